@@ -4,8 +4,10 @@
     .venv/bin/python benchmarks/blind_replies.py count blind
 
 `draw` picks replies of tested dialogues at random, at most two of a dialogue, and lets the untrained policy
-answer the same line in the same place. The reader gets `replies.md` (all by the tested policy, for grammar
-and subject) and `pairs.md` (both replies, in random order) and fills in `replies.txt` and `pairs.txt`.
+answer the same line in the same place, without a system prompt. Give it the test's temperature and longest
+reply; the defaults are those of the config `pocket`. The reader gets `replies.md` (all by the tested policy,
+for grammar and subject) and `pairs.md` (both replies, in random order) and fills in `replies.txt` and
+`pairs.txt`.
 `key.json` is for `count` alone, which prints the shares with Wilson intervals.
 """
 
@@ -16,6 +18,7 @@ import asyncio
 import json
 import random
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +112,22 @@ def draw(args: argparse.Namespace) -> None:
     print(f"{len(chosen)} replies from {args.run}: {args.out}")
 
 
-def verdicts(file: Path, columns: int) -> dict[str, list[str]]:
+def verdicts(file: Path, allowed: str, columns: int, numbers: Collection[str]) -> dict[str, list[str]]:
+    """Return the verdicts of a file by number. A row that cannot be counted ends the program: it
+    must not pass for a judgement."""
     rows = [row.split() for row in file.read_text(encoding="utf-8").splitlines() if row.strip()]
-    if bad := [row for row in rows if len(row) != columns + 1]:
-        sys.exit(f"{file}: rows must have {columns + 1} columns: {bad[0]}")
+    for row in rows:
+        if len(row) != columns + 1 or not all(verdict in tuple(allowed) for verdict in row[1:]):
+            sys.exit(f"{file}: expected a number and {columns} of {' '.join(allowed)}: {' '.join(row)}")
+    if sorted(row[0] for row in rows) != sorted(numbers):
+        sys.exit(f"{file}: expected the numbers 1 to {len(numbers)}, once each")
     return {row[0]: row[1:] for row in rows}
 
 
 def share(name: str, hits: int, n: int) -> dict[str, Any]:
+    if not n:
+        print(f"{name}: no verdicts")
+        return {"hits": 0, "n": 0}
     low, high = wilson(hits, n)
     print(f"{name}: {hits} of {n} ({hits / n:.0%}, {low:.0%} to {high:.0%})")
     return {"hits": hits, "n": n, "low": round(low, 3), "high": round(high, 3)}
@@ -124,15 +135,13 @@ def share(name: str, hits: int, n: int) -> dict[str, Any]:
 
 def count(args: argparse.Namespace) -> None:
     key = json.loads((args.out / "key.json").read_text(encoding="utf-8"))
-    read, pairs = verdicts(args.out / "replies.txt", 2), verdicts(args.out / "pairs.txt", 1)
-    for name, rows in (("replies.txt", read), ("pairs.txt", pairs)):
-        if rows.keys() != key.keys():
-            sys.exit(f"{args.out / name}: expected the numbers 1 to {len(key)}, once each")
+    read = verdicts(args.out / "replies.txt", "yn", 2, key)
+    pairs = verdicts(args.out / "pairs.txt", "AB=", 1, key)
     result = {
         "natural": share("grammatical and natural", sum(r[0] == "y" for r in read.values()), len(read)),
         "on_subject": share("on the subject", sum(r[1] == "y" for r in read.values()), len(read)),
     }
-    differ = {n: v[0] for n, v in pairs.items() if key[n] != "=" and v[0] in "AB"}
+    differ = {n: v[0] for n, v in pairs.items() if key[n] != "=" and v[0] != "="}
     better = sum(v == key[n] for n, v in differ.items())
     result["preferred"] = share("preferred to the untrained reply", better, len(differ))
     print(f"no difference: {len(pairs) - len(differ)}")

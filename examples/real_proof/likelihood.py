@@ -4,7 +4,7 @@
 
 RUN is an evaluation with a local policy. OUT gets one entry per dialogue: its tokens, their mean
 log-probability under MODEL (fluency), and the mean of log p(policy) - log p(MODEL), a sample estimate of
-KL(policy || MODEL). Files that exist are kept.
+KL(policy || MODEL) if the replies were sampled at temperature 1. Files that exist are kept.
 """
 
 from __future__ import annotations

@@ -14,11 +14,21 @@ from typing import Any
 import numpy as np
 from study import BASE, Run, Study
 
-from mapo.evals.ablation.paired import Jobs, compare_seeds, difference_grid
+from mapo.evals.ablation.paired import Jobs, difference_grid
 from mapo.measure.agreement import kappa_interval, pooled_kappa
 from mapo.measure.epmq import weigh
 from mapo.measure.rubric import Rubric
-from mapo.measure.stats import Floats, Interval, bootstrap, grid_interval, holm, reportable, sign_flip
+from mapo.measure.stats import (
+    Floats,
+    Interval,
+    bootstrap,
+    grid_interval,
+    holm,
+    reportable,
+    sign_flip,
+    t_test,
+    wilson,
+)
 from mapo.runs.contents import deduplicated
 from mapo.sandbox.cast import flat_levels
 from mapo.sandbox.faults.manners import sentences, tokens
@@ -35,6 +45,11 @@ def read_run(folder: Path) -> list[Dialogue]:
     read = (d for d in read_dialogues(file) if not isinstance(d, BadLine)) if file.exists() else ()
     known = deduplicated((d.id, d.usable, 0.0, d) for d in read)
     return [d for d in known.values() if d.judged]
+
+
+def is_complete(folder: Path) -> bool:
+    """Return whether an evaluation has ended: it writes health.json last."""
+    return RunDir(folder).health.exists()
 
 
 def rejudged(out: Path, name: str) -> Path | None:
@@ -81,6 +96,14 @@ class MethodScores:
         return sum(s.passes for s in self.seeds.values()), sum(len(s.jobs) for s in self.seeds.values())
 
     @property
+    def passes_interval(self) -> Interval:
+        """Wilson interval of the share of passes, with cases as its sample: other seeds play the same cases,
+        which makes them no further evidence about cases."""
+        passes, n = self.passes
+        cases = len({case for scores in self.seeds.values() for case, _ in scores.jobs})
+        return wilson(passes * cases / n, cases)
+
+    @property
     def interval(self) -> Interval | None:
         """95 % bootstrap over cases, and over seeds if there are several."""
         nothing: dict[int, Jobs] = {seed: dict.fromkeys(s.jobs, 0.0) for seed, s in self.seeds.items()}
@@ -95,9 +118,11 @@ def _interval(grid: Floats) -> Interval | None:
 
 
 def method_scores(study: Study, judge: str) -> dict[str, MethodScores]:
-    """Return the tests of every method under judge b (as played) or a (judged again)."""
+    """Return the complete tests of every method under judge b (as played) or a (judged again)."""
     methods: dict[str, dict[int, Scores]] = {}
     for run in study.tested:
+        if not is_complete(study.test(run)):  # the cases that end first are not a fair sample
+            continue
         folder = study.test(run) if judge == "b" else rejudged(study.test_a, run.name)
         if scores := scores_of(folder):
             methods.setdefault(run.method, {})[run.seed] = scores
@@ -110,9 +135,9 @@ def method_scores(study: Study, judge: str) -> dict[str, MethodScores]:
 def differences(methods: dict[str, MethodScores]) -> list[dict[str, Any]]:
     """Return paired differences: every method from the base model, and MAPO from every other method.
 
-    `interval` is over cases, and over seeds if both sides share several. `p` is the sign-flip test over cases
-    (differences averaged over the common seeds), `p_holm` corrected over all rows; `p_seeds` is the t test
-    over seeds.
+    All numbers are of the cases that both sides played with every common seed. `interval` is over cases, and
+    over seeds if both sides share several. `p` is the sign-flip test over cases (differences averaged over
+    the common seeds), `p_holm` corrected over all rows; `p_seeds` is the t test over seeds.
     """
     pairs = [(name, BASE) for name in methods if name != BASE]
     pairs += [("mapo", name) for name in methods if name not in (BASE, "mapo") and "mapo" in methods]
@@ -122,19 +147,19 @@ def differences(methods: dict[str, MethodScores]) -> list[dict[str, Any]]:
         common = sorted(first.keys() & second.keys())
         if not common:
             continue
-        numbers = [{s: side[s].mean for s in common} for side in (first, second)]
         jobs: list[dict[int, Jobs]] = [{s: side[s].jobs for s in common} for side in (first, second)]
-        compared = compare_seeds("epm_q", a, b, *numbers, *jobs)
         grid = difference_grid(*jobs, common)
+        if not grid.size:
+            continue
         rows.append(
             {
                 "difference": f"{a} - {b}",
-                "mean": compared.mean,
+                "mean": float(grid.mean()),
                 "interval": _interval(grid),
-                "seeds": compared.n,
-                "cases": compared.scenarios,
-                "p": sign_flip(grid.mean(axis=0)) if grid.size else None,
-                "p_seeds": compared.p,
+                "seeds": grid.shape[0],
+                "cases": grid.shape[1],
+                "p": sign_flip(grid.mean(axis=0)),
+                "p_seeds": t_test(grid.mean(axis=1)),
             }
         )
     return [{**row, "p_holm": p} for row, p in zip(rows, holm([r["p"] for r in rows]), strict=True)]
@@ -160,6 +185,13 @@ def _repeated_sentences(texts: Sequence[str]) -> float | None:
     return 1 - len(set(every)) / len(every) if every else None
 
 
+def _shared(dialogues: Sequence[Dialogue]) -> float:
+    """Return the share of replies of a run that occur several times in it. More dialogues share more, so runs
+    are not pooled."""
+    counts = Counter(t.reply.text for d in dialogues for t in d.turns)
+    return sum(n for n in counts.values() if n > 1) / counts.total()
+
+
 PER_DIALOGUE: dict[str, Callable[[Dialogue], float | None]] = {
     "tokens": lambda d: fmean(len(t.reply.token_ids or ()) for t in d.turns),
     "characters": lambda d: fmean(len(t.reply.text) for t in d.turns),
@@ -172,15 +204,14 @@ PER_DIALOGUE: dict[str, Callable[[Dialogue], float | None]] = {
 
 def quality_of(study: Study, runs: Sequence[Run]) -> dict[str, Any] | None:
     """Return the quality of the tested replies of a method's runs, with intervals over cases."""
-    dialogues = [d for run in runs for d in read_run(study.test(run))]
+    by_run = [read_run(study.test(run)) for run in runs if is_complete(study.test(run))]
+    dialogues = [d for found in by_run for d in found]
     if not dialogues:
         return None
     row: dict[str, Any] = {"dialogues": len(dialogues), "turns": fmean(len(d.turns) for d in dialogues)}
     for name, measure in PER_DIALOGUE.items():
         row[name] = mean_over_cases([(d.scenario, measure(d)) for d in dialogues])
-    openings = Counter(t.reply.text for d in dialogues for t in d.turns)
-    total = sum(openings.values())
-    row["shared_replies"] = sum(n for n in openings.values() if n > 1) / total
+    row["shared_replies"] = fmean(map(_shared, filter(None, by_run)))
     files = [study.likelihood(run) for run in runs]
     entries = [e for f in files if f.exists() for e in json.loads(f.read_text("utf-8"))["dialogues"]]
     for name in ("fluency", "kl"):

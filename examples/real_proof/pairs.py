@@ -96,10 +96,13 @@ def _quoted(text: str) -> str:
 def count_verdicts(study: Study, file: Path | None = None) -> dict[str, Any]:
     """Count the verdicts of a reader and write results/pairs.json's content to WORK/pairs_counts.json."""
     path = file or study.work / "pairs" / "verdicts.csv"
-    key = json.loads((study.work / "pairs_key.json").read_text("utf-8"))
+    key_file = study.work / "pairs_key.json"
+    if not key_file.exists():
+        raise InputError("there are no pairs yet", where=str(key_file), fix="Run the stage `pairs` first")
+    key = json.loads(key_file.read_text("utf-8"))
     try:
         rows = list(csv.DictReader(io.StringIO(path.read_text("utf-8-sig"))))
-    except (OSError, csv.Error) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"the verdicts cannot be read ({error})", where=str(path)) from None
     counts, positions = Counter[str](), Counter[str]()
     seen: set[str] = set()

@@ -19,11 +19,10 @@ from measures import (
     rejudged,
 )
 from stages import kept, tuning_scores
-from study import BASE, HERE, Study
+from study import BASE, HERE, Run, Study
 
 from mapo.errors import InputError, MapoError
 from mapo.evals.compare.comparison import compare
-from mapo.measure.stats import wilson
 from mapo.show.figures import Panel, Picture, label_axes, looks_of, save_picture
 from mapo.store import RunDir, read_steps, write_atomic
 
@@ -143,7 +142,7 @@ def _methods(study: Study) -> Table:
     for name, scores in under_b.items():
         passes, n = scores.passes
         row: Row = {"method": name, "seeds": len(scores.seeds), "passes": f"{passes}/{n}"}
-        low, high = wilson(passes, n)
+        low, high = scores.passes_interval
         row |= {"passes_low": 100 * low, "passes_high": 100 * high}
         _flat(row, "b", {"mean": scores.mean, "interval": scores.interval})
         if name in under_a:
@@ -159,7 +158,7 @@ def _methods(study: Study) -> Table:
     }
     return _table(
         "Test scenarios, played under judge B; A judged the same dialogues again. 95 % bootstrap over cases, "
-        "and over seeds where there are several; passes: Wilson.",
+        "and over seeds where there are several; passes: Wilson over cases.",
         columns,
         rows,
     )
@@ -324,7 +323,7 @@ def _again(study: Study, run: Any) -> Sequence[Any]:
 
 def _agreement(study: Study) -> Table:
     rows = []
-    for run in study.trainings:
+    for run in (Run(BASE, 0), *study.trainings):
         kl = {s["step"]: s.get("kl_start") for s in read_steps(RunDir(study.run(run)).metrics)}
         for found in agreement_by_step(study, run):
             row: Row = {"run": run.name, "step": found["step"], "turns": found["turns"]}
@@ -341,8 +340,8 @@ def _agreement(study: Study) -> Table:
         "KL from the start": "{kl:.3f}",
     }
     setup = (
-        "Validation dialogues, played under A and judged again by B. Falling agreement, or A rising alone, "
-        "is what gaming A looks like."
+        "Validation dialogues, played under A and judged again by B; base: those in which user and director "
+        "were chosen. Falling agreement, or A rising alone, is what gaming A looks like."
     )
     return _table(setup, columns, rows)
 

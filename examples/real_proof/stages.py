@@ -17,7 +17,7 @@ from typing import Any
 
 from acts import write_acts
 from commands import Runner, mapo, script
-from measures import read_run, rejudged
+from measures import is_complete, read_run, rejudged
 from study import BASE, HERE, Run, Study
 
 from mapo.errors import InputError
@@ -372,8 +372,8 @@ async def test(study: Study, runner: Runner, only: Sequence[str]) -> None:
 
 
 def complete_tests(study: Study) -> list[Run]:
-    """Return what was tested completely: an evaluation writes health.json at its end."""
-    return [run for run in study.tested if RunDir(study.test(run)).health.exists()]
+    """Return what was tested completely."""
+    return [run for run in study.tested if is_complete(study.test(run))]
 
 
 def rejudging(
@@ -408,9 +408,10 @@ def _eval_words(study: Study, model: str, judge: str, seed: int, cast: tuple[str
 
 
 async def quality(study: Study, runner: Runner, only: Sequence[str]) -> None:
-    """Have judge B read the validation dialogues of every training, and compute the likelihood of all tested
-    replies under the base model."""
-    validations = {f.name: f for run in study.trainings for f in validation_runs(study, run)}
+    """Have judge B read the validation dialogues of every training and of the base model, and compute the
+    likelihood of all tested replies under the base model."""
+    folders = [*base_validation(study), *(f for run in study.trainings for f in validation_runs(study, run))]
+    validations = {folder.name: folder for folder in folders}
     commands = rejudging(study, "agreement", "b", "validation", study.agreement, validations)
     if missing := [run for run in complete_tests(study) if not study.likelihood(run).exists()]:
         pairs = [f"{study.test(run)}={study.likelihood(run)}" for run in missing]
@@ -426,12 +427,25 @@ def validation_runs(study: Study, run: Run) -> Iterator[Path]:
     if not source.summary.exists():
         return
     for folder in sorted(source.evals.glob("validation_*")):
-        target = RunDir(study.validations / f"{run.name}.{folder.name}")
-        if not target.empa_dialogues.exists():
-            text = b"".join(file.read_bytes() for file in sorted(folder.glob("*.jsonl")))
-            write_atomic(target.rubric, source.rubric.read_bytes())
-            write_atomic(target.empa_dialogues, text)
-        yield target.root
+        files = sorted(folder.glob("*.jsonl"))
+        yield _validation(study, f"{run.name}.{folder.name}", source.rubric, files)
+
+
+def base_validation(study: Study) -> Iterator[Path]:
+    """Yield the same for the base model, as step 0: the dialogues in which the chosen cast was tried."""
+    if study.people_file.exists():
+        chosen = json.loads(study.people_file.read_text("utf-8"))["chosen"]
+        source = RunDir(study.work / "people" / chosen)
+        name = f"{Run(BASE, 0).name}.validation_00000"
+        yield _validation(study, name, source.rubric, [source.empa_dialogues])
+
+
+def _validation(study: Study, name: str, rubric: Path, files: Sequence[Path]) -> Path:
+    target = RunDir(study.validations / name)
+    if not target.empa_dialogues.exists():
+        write_atomic(target.rubric, rubric.read_bytes())
+        write_atomic(target.empa_dialogues, b"".join(file.read_bytes() for file in files))
+    return target.root
 
 
 # ---- keep

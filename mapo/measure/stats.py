@@ -84,7 +84,7 @@ def reportable(low: float, high: float, *, rows: int) -> Interval | None:
     return (float(low), float(high)) if rows >= MIN_ROWS and low < high else None
 
 
-def wilson(hits: int, n: int) -> Interval:
+def wilson(hits: float, n: int) -> Interval:
     """Return the 95 % Wilson interval of a proportion: all p within z standard errors of the observed
     proportion.
     """

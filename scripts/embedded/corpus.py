@@ -108,8 +108,9 @@ def split(part: str, generated: Sequence[Person]) -> tuple[list[Person], list[Pe
     mine = {person.id for person in written[offset::2]}
     others = {person.id for person in written} - mine
     rest = [person for person in generated if person.id not in others]
-    known = [person for person in rest if person.id in mine]
-    return written[offset::2], known + [p for p in rest if p.id not in mine][offset::2], held
+    new = list(dict.fromkeys(person.id for person in rest if person.id not in mine))
+    mine.update(new[offset::2])  # by id: someone may have been told several times
+    return written[offset::2], [person for person in rest if person.id in mine], held
 
 
 class Draw:

@@ -147,7 +147,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training")
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
+    )
     return parser.parse_args()
 
 

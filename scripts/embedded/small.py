@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 PAD, END, SYSTEM, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"
 MARKS = (PAD, END, SYSTEM, USER, ASSISTANT)
@@ -30,6 +31,10 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 Ids = NDArray[np.uint16]
+ATTENTION = "causal_only"
+# For "sdpa", transformers first reads from the GPU whether rows are packed, and while a CUDA graph is recorded, when it
+# cannot, it builds a mask, which rules out flash attention. It makes no mask for an implementation of another name.
+AttentionInterface.register(ATTENTION, sdpa_attention_forward)
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> Tokenizer:
@@ -76,7 +81,9 @@ def new_model(vocabulary: int, width: int, layers: int, seed: int) -> LlamaForCa
         eos_token_id=1,
         pad_token_id=0,
     )
-    return LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)
+    model.set_attn_implementation(ATTENTION)
+    return model
 
 
 def width_of(length: int) -> int:
@@ -116,6 +123,8 @@ class Gradients:
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)
         self.recorded: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, Batch, Any]] = {}
+        # One stream for all recordings: memory is shared only between those of one stream.
+        self.stream = torch.cuda.Stream() if device == "cuda" else None
 
     def __call__(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Set the gradients of the loss on a batch of tensors on the CPU; return the loss and its parts."""
@@ -139,7 +148,8 @@ class Gradients:
         return loss.detach(), parts
 
     def record(self, inputs: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, Any]:
-        stream = torch.cuda.Stream()
+        stream = self.stream
+        assert stream is not None
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):  # lets libraries allocate what they keep
@@ -221,6 +231,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path, made: dict[st
     for file in new.iterdir():
         file.chmod(0o644)
     if out.exists():
+        shutil.rmtree(old, ignore_errors=True)
         os.replace(out, old)
     os.replace(new, out)
     shutil.rmtree(old, ignore_errors=True)

@@ -97,7 +97,8 @@ def test_a_comparison_that_is_killed_and_resumed(call):
     results = {name: json.loads((work / f"results/{name}.json").read_text()) for name in names}
     assert [row["method"] for row in results["methods"]["rows"]] == ["base", "mapo"]
     assert {row["judge"] for row in results["differences"]["rows"]} == {"A", "B"}
-    assert [row["step"] for row in results["agreement"]["rows"]] == [1, 2]
+    steps = [(row["run"], row["step"]) for row in results["agreement"]["rows"]]
+    assert steps == [("base_0", 0), ("mapo_0", 1), ("mapo_0", 2)]
     assert [line["step"] for line in results["curves"][0]["steps"]] == [1, 2]
     base, mapo = results["quality"]["rows"]
     assert abs(base["kl"]) < 1e-4 and base["fluency"] < 0 and mapo["tokens"] == 7

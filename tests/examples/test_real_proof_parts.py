@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from mapo.errors import InputError
+from mapo.records import encode_dialogue
 from mapo.scenarios.scenario import Memory
 from mapo.scenarios.sets import load_scenarios
+from mapo.store import RunDir, write_atomic
+from support.recordings import recordings
 
 FOLDER = Path(__file__).parents[2] / "examples" / "real_proof"
 
@@ -109,3 +112,42 @@ def test_acts_of_a_director_in_result_files(module, guidance, act):
 def test_distinct_bigrams(module):
     # bigrams: "a b", "b a", "a b" and "b c": three different ones of four
     assert module("measures").distinct(["a b a b", "b c"]) == 3 / 4
+
+
+def scores(module, by_case, passes=0):
+    return module("measures").Scores({(case, case): value for case, value in by_case.items()}, passes)
+
+
+def test_differences_are_of_the_cases_that_both_sides_played(module):
+    methods = module("measures").MethodScores
+    base = methods("base", {0: scores(module, {"a": 10.0, "b": 20.0, "hard": 0.0})})
+    mapo = methods("mapo", {0: scores(module, {"a": 11.0, "b": 23.0})})  # "hard" broke off
+    [row] = module("measures").differences({"base": base, "mapo": mapo})
+    assert (row["mean"], row["cases"]) == (2.0, 2)  # (1 + 3) / 2; over all cases it would be 7
+
+
+def test_seeds_of_the_same_cases_do_not_narrow_the_interval_of_passes(module):
+    one = scores(module, dict.fromkeys("abcdefghij", 0.0), passes=4)
+    methods = module("measures").MethodScores
+    once, thrice = methods("mapo", {0: one}), methods("mapo", {0: one, 1: one, 2: one})
+    assert thrice.passes == (12, 30)
+    assert thrice.passes_interval == pytest.approx(once.passes_interval)
+
+
+def test_only_complete_tests_count_and_more_seeds_do_not_share_more_replies(module, tmp_path):
+    study = opened(module, tmp_path)
+    runs = study.tested[:3]  # the base model with three seeds
+    lines = b"".join(encode_dialogue(r.dialogue) + b"\n" for r in recordings(1, 4, turns=1))
+    for run in runs:
+        write_atomic(RunDir(study.test(run)).empa_dialogues, lines)
+    assert module("measures").quality_of(study, runs) is None
+    shared = []
+    for run in runs:
+        write_atomic(RunDir(study.test(run)).health, "{}")
+        shared.append(module("measures").quality_of(study, runs)["shared_replies"])
+    assert shared[0] == shared[1] == shared[2] < 1
+
+
+def test_verdicts_before_there_are_pairs(module, tmp_path):
+    with pytest.raises(InputError, match="no pairs yet"):
+        module("pairs").count_verdicts(opened(module, tmp_path))

@@ -21,6 +21,7 @@ from mapo.domains.empathy.reading import content, feelings, grams
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "embedded"))
 
+import corpus  # noqa: E402
 import dialogues  # noqa: E402
 import documents  # noqa: E402
 import nouns  # noqa: E402
@@ -318,3 +319,11 @@ def test_wanted_replies_suit_the_line():
 def test_dialogues_are_reproducible():
     one, two = (dialogues.Talk(WRITTEN[3], random.Random(5), WRITTEN, 0.4, 0.2).play(20) for _ in range(2))
     assert one == two
+
+
+def test_someone_who_was_told_several_times_belongs_to_one_part(monkeypatch):
+    monkeypatch.setattr(corpus, "known_people", list)
+    told = [person for person in texts.train_scenarios()[:5] for _ in range(3)]
+    even, odd = ([person.id for person in corpus.split(part, told)[1]] for part in ("even", "odd"))
+    assert not set(even) & set(odd)
+    assert sorted(even + odd) == sorted(person.id for person in told)
