@@ -116,7 +116,7 @@ Loss = Callable[[Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
 
 class Gradients:
     """Computes clipped gradients. On a GPU the work of each shape of batch is recorded once as a CUDA graph and then
-    replayed: launched one by one, the small kernels would take five times as long."""
+    replayed: launching the many small kernels one by one would take most of the time."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], loss_of: Loss, device: str) -> None:
         self.parameters, self.loss_of, self.device = parameters, loss_of, device
