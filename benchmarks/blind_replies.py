@@ -134,6 +134,9 @@ def share(name: str, hits: int, n: int) -> dict[str, Any]:
 
 
 def count(args: argparse.Namespace) -> None:
+    names = ("key.json", "replies.txt", "pairs.txt")
+    if missing := [name for name in names if not (args.out / name).is_file()]:
+        sys.exit(f"{args.out} has no {', '.join(missing)}: draw writes key.json, the reader the verdicts")
     key = json.loads((args.out / "key.json").read_text(encoding="utf-8"))
     read = verdicts(args.out / "replies.txt", "yn", 2, key)
     pairs = verdicts(args.out / "pairs.txt", "AB=", 1, key)

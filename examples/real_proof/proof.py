@@ -42,7 +42,8 @@ def cost(study: Study) -> None:
 def report(study: Study) -> None:
     from report import write_results
 
-    print(f"{', '.join(write_results(study))}: {study.work / 'report.md'}")
+    tables = ", ".join(write_results(study)) or "no finished tests yet"
+    print(f"{tables}: {study.work / 'report.md'}")
 
 
 QUIET: dict[str, Callable[[Study], None]] = {"pairs": pairs, "cost": cost, "report": report}
