@@ -13,6 +13,7 @@ import asyncio
 import random
 from pathlib import Path
 
+from corpus import generated_people
 from dialogues import Exchange, Talk
 from documents import BEFORE, new_rows
 from texts import held_out_people, known_people, train_scenarios
@@ -30,6 +31,8 @@ async def babble(args: argparse.Namespace) -> list[dict[str, list[str]]]:
     """Return the lines before each place and the replies to the last one."""
     rng = random.Random(args.seed)
     people = [*known_people(), *held_out_people(), *train_scenarios()]
+    strangers = generated_people(args.stories)
+    people += rng.sample(strangers, min(args.generated, len(strangers)))
     sampler = local_sampler(args.model, slots=args.slots, context=1024)
     gate = asyncio.Semaphore(args.slots)
 
@@ -60,6 +63,10 @@ def main() -> None:
     )
     parser.add_argument("--model", required=True, help="folder of the policy")
     parser.add_argument("--out", type=Path, required=True, help="file to write (.jsonl.gz)")
+    parser.add_argument(
+        "--stories", type=Path, nargs="+", default=[], help="files that `write.py stories` made"
+    )
+    parser.add_argument("--generated", type=int, default=1500, help="people drawn from --stories")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.7, 0.9, 1.0, 1.0, 1.2])
     parser.add_argument("--share", type=float, default=0.3, help="share of the turns that are replied to")
     parser.add_argument("--slots", type=int, default=256)
