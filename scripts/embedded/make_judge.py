@@ -33,7 +33,7 @@ from corpus import (
     told_again,
 )
 from dialogues import SPOILED, Exchange
-from small import ASSISTANT, CONTEXT, batches, fast, new_model, padded, save, train
+from small import ASSISTANT, CONTEXT, add_dropout, batches, fast, new_model, padded, save, train
 from texts import KINDS, Person
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
@@ -190,6 +190,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=5)
     parser.add_argument("--batch", type=int, default=16384, help="tokens per step")
     parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training")
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -211,6 +212,7 @@ def main() -> None:
     model = new_model(vocabulary, args.width, args.layers, args.seed + 1000)
     if args.start:
         model.load_state_dict(LlamaForCausalLM.from_pretrained(args.start, dtype=torch.float32).state_dict())
+    add_dropout(model, args.dropout)
     model = model.to(args.device)
     kind_head = torch.nn.Linear(args.width, len(ALL_KINDS)).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M weights", flush=True)
@@ -233,6 +235,14 @@ def main() -> None:
         loss = answers + KIND_WEIGHT * kind + TEXT_WEIGHT * text
         return loss, {"answers": answers.detach(), "kind": kind.detach(), "text": text.detach()}
 
+    fitted, tests = held[::2], held[1::2]
+    watched = held_out_rows(tests, encoder, {})[:100]
+
+    def held_out_loss() -> str:
+        found = predict(model, watched, options, args.device)
+        truth = np.concatenate([row.levels for row in watched])
+        return f"held out {-np.take_along_axis(found, truth[..., None], -1).mean():.3f}"
+
     made = train(
         model,
         (kind_head,),
@@ -242,9 +252,9 @@ def main() -> None:
         minutes=args.minutes,
         lr=args.lr,
         device=args.device,
+        check=held_out_loss,
     )
     model.float()
-    fitted, tests = held[::2], held[1::2]
     drawn = {
         "fit": held_out_rows(fitted, encoder, {}) + held_out_rows(fitted, encoder, said),
         "written": held_out_rows(tests, encoder, {}),

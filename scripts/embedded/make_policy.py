@@ -28,6 +28,7 @@ from small import (
     PAD,
     SYSTEM,
     USER,
+    add_dropout,
     batches,
     new_model,
     padded,
@@ -145,6 +146,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--vocab", type=int, default=5120)
     parser.add_argument("--batch", type=int, default=8192, help="tokens per step")
     parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training")
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--lr", type=float, default=1.5e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -185,6 +187,7 @@ def main() -> None:
     model = new_model(tokenizer.get_vocab_size(), args.width, args.layers, args.seed)
     if args.start:
         model.load_state_dict(LlamaForCausalLM.from_pretrained(args.start, dtype=torch.float32).state_dict())
+    add_dropout(model, args.dropout)
     model = model.to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M weights", flush=True)
     stream = batches([len(row.ids) for row in pool], args.batch, np.random.default_rng(args.seed))

@@ -86,6 +86,20 @@ def new_model(vocabulary: int, width: int, layers: int, seed: int) -> LlamaForCa
     return model
 
 
+def add_dropout(model: LlamaForCausalLM, share: float) -> None:
+    """Drop a share of what the embedding, each attention and each MLP pass on while the model is trained. Llamas have no
+    such setting, and small models that read the same text several times need it."""
+
+    def drop(module: torch.nn.Module, _: Any, output: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(output, share, module.training)
+
+    if share:
+        layers = model.model.layers
+        outputs = (part for layer in layers for part in (layer.self_attn.o_proj, layer.mlp.down_proj))
+        for part in (model.model.embed_tokens, *outputs):
+            part.register_forward_hook(drop)
+
+
 def width_of(length: int) -> int:
     """Return the padded width of a row: one of few, because the GPU's work is recorded once per shape."""
     return next(width for width in WIDTHS if width >= length)
@@ -204,7 +218,9 @@ def train(
             shown = " ".join(f"{name} {value.item():.3f}" for name, value in parts.items())
             took = time.monotonic() - began
             if check and (step % (5 * PRINT_EVERY) == 0 or done >= 1.0):
+                model.eval()
                 shown += f" {check()}"
+                model.train()
             print(
                 f"step {step} {min(done, 1):.1%} loss {loss.item():.3f} {shown} {seen / took / 1e3:.0f}k tokens/s",
                 flush=True,

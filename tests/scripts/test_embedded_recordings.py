@@ -90,7 +90,8 @@ def test_every_line_is_a_judged_dialogue(folder, name):
 
 def test_replies_of_a_policy_count_as_the_kinds_they_were_named(folder):
     turns = [turn for row in rows(folder / "all.jsonl.gz") for turn in row["turns"]]
-    assert {turn["kind"] for turn in turns if turn["reply"] == "The of it."} == {"babble"}
+    kinds = {turn["kind"] for turn in turns if turn["reply"] == "The of it."}
+    assert "babble" in kinds and kinds <= {"babble", "repeated"}
 
 
 @pytest.fixture(scope="module")
