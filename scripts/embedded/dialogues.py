@@ -62,93 +62,41 @@ SAME_OPENING = 0.2
 BABBLE = 0.5
 """Share of a policy's replies to lines that have some."""
 SMALL = frozenset(
-    [
-        "the",
-        "a",
-        "an",
-        "and",
-        "or",
-        "but",
-        "so",
-        "of",
-        "to",
-        "in",
-        "on",
-        "at",
-        "for",
-        "with",
-        "from",
-        "by",
-        "as",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "it",
-        "its",
-        "this",
-        "that",
-        "these",
-        "those",
-        "i",
-        "you",
-        "he",
-        "she",
-        "we",
-        "they",
-        "my",
-        "your",
-        "his",
-        "her",
-        "our",
-        "their",
-        "me",
-        "him",
-        "them",
-        "what",
-        "which",
-        "who",
-        "how",
-        "when",
-        "where",
-        "why",
-        "not",
-        "no",
-        "do",
-        "does",
-        "did",
-        "have",
-        "has",
-        "had",
-        "will",
-        "would",
-        "can",
-        "could",
-        "should",
-        "about",
-        "if",
-        "then",
-        "than",
-        "there",
-        "here",
-        "just",
-        "very",
-        "too",
-        "all",
-        "one",
-        "some",
-        "any",
-        "more",
-        "most",
-    ]
+    words(
+        """
+        the a an and or but so of to in on at for with from by as is are was were be been it its this that these
+        those i you he she we they my your his her our their me him them what which who how when where why not no
+        do does did have has had will would can could should about if then than there here just very too all one
+        some any more most
+        """
+    )
 )
+COMMON = frozenset(
+    words(
+        """
+        after again always am ask asked back before behind bit came can't come day didn't doesn't don't down each
+        eight eleven even every feel felt first five forty four gave get give go going good got half he's hear
+        heard hello hi i'd i'll i'm i've it's keep kept knew know last leave left let like little long look
+        looked made make mean much must name never next nine nobody nothing now off often old once only other out
+        over own people put quite read really right said same sat saw say says see seen she's since sit six small
+        something soon stay still stood such sure take talk tell ten that's there's thing things think thirty
+        thought three time today told took twenty two under up us used want wanted way well went whole wrong
+        wrote year years yes yet
+        """
+    )
+)
+"""Words that many people say in many stories: to repeat one of them is not to take something up."""
+_PLAIN = SMALL | COMMON
 
 
 def content(text: str) -> set[str]:
-    """Return the stems of the longer words of a text."""
-    return {word[:5] for word in words(text) if word not in SMALL and len(word) > 2}
+    """Return the stems of the longer and rarer words of a text."""
+    return {word[:5] for word in words(text) if word not in _PLAIN and len(word) > 2}
+
+
+def names_something(reply: str, line: str) -> bool:
+    """Return whether a reply contains a word of the line that not everybody says."""
+    return bool(content(line) & content(reply))
 
 
 def levels(kind: str, line: Line, reply: str, trust: int, threshold: str) -> Levels:
@@ -158,7 +106,7 @@ def levels(kind: str, line: Line, reply: str, trust: int, threshold: str) -> Lev
         return HARM[kind]
     patience = PATIENCE[threshold]
     deep, deeper = trust >= patience, trust > patience
-    near = int(bool(content(line.text) & content(reply)))
+    near = int(names_something(reply, line.text))
     if kind in ("detail", "ask"):
         return (near, 0, 0, 0, 0, 0)
     if kind == "link":

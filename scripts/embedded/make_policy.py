@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from corpus import Draw, babble, generated_people, in_parallel, split, told_again
-from dialogues import Talk
+from dialogues import COMMON, SMALL, Talk, names_something
 from documents import NONSENSE
-from nouns import exchanged, nouns
+from nouns import exchanged
 from small import (
     ASSISTANT,
     CONTEXT,
@@ -36,6 +36,7 @@ from small import (
     train,
     train_tokenizer,
 )
+from texts import POOR
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
@@ -56,7 +57,7 @@ def tokenizer_texts(draw: Draw) -> list[str]:
 
 @dataclass(slots=True)
 class Row:
-    """One dialogue as ids, and which of them are nouns of a reply that stand in the line before it."""
+    """One dialogue as ids, and which of them belong to words of a reply that stand in the line before it."""
 
     ids: np.ndarray
     taken_up: np.ndarray
@@ -68,8 +69,13 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.marks = {mark: tokenizer.token_to_id(mark) for mark in (PAD, END, SYSTEM, USER, ASSISTANT)}
-        forms = [tokenizer.encode(f" {noun}", add_special_tokens=False).ids for noun in set().union(*nouns())]
-        self.nouns = frozenset(ids[0] for ids in forms if len(ids) == 1)
+        plain = {form for word in SMALL | COMMON for form in (word, word.capitalize())}
+        parts = [part for word in plain for part in (f" {word}", word)]
+        encoded = tokenizer.encode_batch(sorted(parts), add_special_tokens=False)
+        letters = {n for text, n in tokenizer.get_vocab().items() if any(map(str.isalpha, text.lstrip("Ġ")))}
+        self.telling = frozenset(
+            letters - {token for row in encoded for token in row.ids} - {*self.marks.values()}
+        )
 
     def row(self, talk: Talk, turns: int) -> Row:
         ids = self.tokenizer.encode(text_of(talk, turns), add_special_tokens=False).ids[:CONTEXT]
@@ -82,7 +88,7 @@ class Encoder:
                 line, speaking = set(), USER
             elif token == self.marks[ASSISTANT]:
                 speaking = ASSISTANT
-            elif token in self.nouns and speaking == USER:
+            elif token in self.telling and speaking == USER:
                 line.add(token)
             elif token in line and speaking == ASSISTANT:
                 found[place] = True
@@ -101,6 +107,11 @@ class Encoder:
         return speaking[:, :-1] & real, real
 
 
+def makes_sense(line: str, kind: str, reply: str) -> bool:
+    """Return whether a policy should go on saying this: good replies must name something of the line."""
+    return kind != NONSENSE and (kind in (*POOR, "room", "link") or names_something(reply, line))
+
+
 def losses(model: LlamaForCausalLM, ids: torch.Tensor) -> torch.Tensor:
     """Return the loss of each predicted token."""
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
@@ -115,7 +126,7 @@ def mean(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def held_out_losses(model: LlamaForCausalLM, encoder: Encoder, rows: Sequence[Row]) -> tuple[float, float]:
-    """Return the mean loss of replies, and that of the nouns in them that the person has just said."""
+    """Return the mean loss of replies, and that of the words in them that the person has just said."""
     ids, taken_up = (tensor.to(model.device) for tensor in encoder.batch(rows))
     with torch.no_grad():
         each = losses(model, ids)
@@ -137,7 +148,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--start", help="folder of a policy to go on from")
     parser.add_argument("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
     parser.add_argument("--exchanged", type=float, default=0.6, help="share of dialogues with other nouns")
-    parser.add_argument("--taken-up", type=float, default=2.0, help="weight of nouns that were just said")
+    parser.add_argument("--taken-up", type=float, default=2.0, help="weight of words that were just said")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--tokens", type=float, default=240e6, help="tokens to train on")
     parser.add_argument("--dialogues", type=int, default=200000, help="distinct dialogues")
@@ -159,11 +170,7 @@ def main() -> None:
     args = arguments()
     written, generated, held = split("all", [*told_again(args.replies), *generated_people(args.stories)])
     draw = Draw(written, generated, args.exchanged)
-    said = {
-        line: sense
-        for line, pairs in babble(args.babble).items()
-        if (sense := [p for p in pairs if p[0] != NONSENSE])
-    }
+    said = {line: [p for p in pairs if makes_sense(line, *p)] for line, pairs in babble(args.babble).items()}
     tokenizer = (
         Tokenizer.from_file(str(args.tokenizer))
         if args.tokenizer
@@ -217,7 +224,7 @@ def main() -> None:
     loss, taken_up = held_out_losses(model, encoder, test)
     made |= {
         "held_out_reply_loss": round(loss, 4),
-        "held_out_loss_of_nouns_taken_up": round(taken_up, 4),
+        "held_out_loss_of_words_taken_up": round(taken_up, 4),
         "written": len(written),
         "generated": len(generated),
         "seed": args.seed,

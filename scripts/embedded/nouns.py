@@ -54,7 +54,7 @@ _ONSETS = [
     "w",
 ]
 _CODAS = ["ck", "d", "g", "l", "ll", "m", "n", "nd", "nk", "p", "rd", "rk", "rn", "st", "t", "x"]
-MADE_UP = 0.2
+MADE_UP = 0.3
 _PERSON = re.compile(
     r".*(?:er|or|ist|man|men|woman|women|ers|ors|ists)|.*(?:mum|dad|mom|aunt|uncle|son|girl|boy|child|wife|friend|cousin|niece|nephew|twin|baby|babies|people|family|boss|nurse|priest|couple)s?"
 )
@@ -121,8 +121,8 @@ def with_nouns(text: str, changes: Mapping[str, str]) -> str:
 
 
 def exchanged(person: Person, rng: random.Random, share: float) -> Person:
-    """Return the person with about `share` of the nouns in lines exchanged, in lines and replies alike. One in five of
-    the new words is made up."""
+    """Return the person with about `share` of the nouns in lines exchanged, in lines and replies alike. Three in ten
+    of the new words are made up."""
     spoken = set().union(*(known_nouns(line.text) for line in person.lines))
     changes = {
         noun: (made_up if rng.random() < MADE_UP else other)(noun, rng)

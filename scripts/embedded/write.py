@@ -83,8 +83,11 @@ def loss_of(model: Any, group: list[Example], device: str) -> torch.Tensor:
 def train(args: argparse.Namespace) -> None:
     """Train an adapter on the tasks and save it."""
     model, template = load(args)
-    adapter = LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear")
-    adapted = get_peft_model(model, adapter)
+    if args.start:
+        adapted: Any = PeftModel.from_pretrained(model, args.start, is_trainable=True)
+    else:
+        adapter = LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear")
+        adapted = get_peft_model(model, adapter)
     learned = [p for p in adapted.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(
         learned, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01, fused=args.device == "cuda"
@@ -254,6 +257,7 @@ def main() -> None:
     parser.add_argument("task", choices=("train", "stories", "replies", "kinds"))
     parser.add_argument("--model", required=True, help="folder of the language model")
     parser.add_argument("--writer", help="folder that `train` wrote")
+    parser.add_argument("--start", help="folder of an adapter to go on training")
     parser.add_argument("--rank", type=int, default=16, help="rank of the adapter")
     parser.add_argument("--out", type=Path, required=True, help="folder (train) or file (.jsonl.gz) to write")
     parser.add_argument("--babble", type=Path, help="file that babble.py made (kinds)")
