@@ -13,8 +13,6 @@ fails is reported, and the others are still measured.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 
 import numpy as np
@@ -24,12 +22,13 @@ from shapes import (
     DEVICE,
     DTYPE,
     VARIANTS,
+    add_decoding_options,
     device_name,
-    each_shape,
     guarded,
-    parse_shapes,
+    measure_shapes,
     parse_variants,
     peak_gb,
+    shape_parser,
     wait,
 )
 from transformers import GenerationConfig
@@ -171,36 +170,19 @@ def steps(model, shape: str, rows: int, rate: float, args) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--shapes",
-        type=parse_shapes,
-        default="135M:64,135M:256,7B:64" if CUDA else "2M:32,135M:8",
-        help="SHAPE:DIALOGUES, comma-separated (default: %(default)s)",
-    )
+    parser = shape_parser(__doc__)
     parser.add_argument(
         "--variants",
         type=parse_variants,
         default="streamed,fused,graph,fused-sdpa,graph-sdpa,eager" if CUDA else "eager",
         help="decoder variants, comma-separated (default: %(default)s)",
     )
-    parser.add_argument(
-        "--chunk", type=int, default=8, help="decode steps between synchronisations with the host"
-    )
-    parser.add_argument("--no-plain", action="store_true", help="skip plain transformers")
+    add_decoding_options(parser)
     parser.add_argument("--continuous", action="store_true", help="include transformers' continuous batching")
-    parser.add_argument("--json", help="write the results to this file")
     args = parser.parse_args()
     rate = bandwidth()
     print(f"{device_name()}, torch {torch.__version__}: copies {rate / 1e12:.3f} TB/s", flush=True)
-    results: list[dict] = []
-    for model, shape, rows in each_shape(args.shapes):
-        results += steps(model, shape, rows, rate, args)
-        if args.json:
-            with open(args.json, "w") as file:
-                json.dump({"device": device_name(), "bandwidth": rate, "results": results}, file, indent=1)
+    measure_shapes(args, lambda model, shape, rows: steps(model, shape, rows, rate, args), bandwidth=rate)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ sheet's peak. vLLM 0.24 takes 0.70 s for 64 prompts of 512 tokens of the 7B shap
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from statistics import median
@@ -26,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from shapes import CUDA, DEVICE, device_name, each_shape, guarded, parse_shapes, peak_gb, wait
+from shapes import CUDA, DEVICE, device_name, guarded, measure_shapes, peak_gb, shape_parser, wait
 from train_step import matrix_rate
 
 from mapo.sampling.decoder import Decoder
@@ -125,28 +124,15 @@ def show(row: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--shapes",
-        type=parse_shapes,
-        default="1.5B:64,7B:64" if CUDA else "2M:4",
-        help="SHAPE:PROMPTS, comma-separated (default: %(default)s)",
-    )
+    parser = shape_parser(__doc__, "1.5B:64,7B:64" if CUDA else "2M:4", rows="PROMPTS")
     parser.add_argument("--tokens", type=int, default=512 if CUDA else 64, help="ids of each prompt")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", help="write the results to this file")
     args = parser.parse_args()
     rate = matrix_rate()
     print(f"{device_name()}, torch {torch.__version__}: matrix product {rate / 1e12:.2f} TFLOP/s", flush=True)
-    results: list[dict[str, Any]] = []
-    for model, shape, rows in each_shape(args.shapes):
-        results += measure(model, shape, rows, rate, args)
-        if args.json:
-            with open(args.json, "w", encoding="utf-8") as file:
-                summary = {"device": device_name(), "matrix_flops": rate, "results": results}
-                json.dump(summary, file, indent=1)
+    measure_shapes(
+        args, lambda model, shape, rows: measure(model, shape, rows, rate, args), matrix_flops=rate
+    )
 
 
 if __name__ == "__main__":

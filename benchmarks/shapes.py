@@ -1,12 +1,14 @@
-"""Model shapes with random weights, decoder variants and helpers shared by decode.py and talks.py."""
+"""Model shapes with random weights, decoder variants and options of decode.py, prefill.py and talks.py."""
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
@@ -69,6 +71,32 @@ def parse_variants(text: str) -> list[str]:
     return names
 
 
+def shape_parser(
+    description: str | None,
+    default: str = "135M:64,135M:256,7B:64" if CUDA else "2M:32,135M:8",
+    rows: str = "DIALOGUES",
+) -> argparse.ArgumentParser:
+    """Return a parser with the options of `measure_shapes`; `rows` says in the help what is counted."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shapes",
+        type=parse_shapes,
+        default=default,
+        help=f"SHAPE:{rows}, comma-separated (default: %(default)s)",
+    )
+    parser.add_argument("--json", help="write the results to this file")
+    return parser
+
+
+def add_decoding_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--chunk", type=int, default=8, help="decode steps between synchronisations with the host"
+    )
+    parser.add_argument("--no-plain", action="store_true", help="skip plain transformers")
+
+
 def wait() -> None:
     if CUDA:
         torch.cuda.synchronize()
@@ -107,12 +135,19 @@ def device_name() -> str:
     return torch.cuda.get_device_name() if CUDA else f"CPU, {torch.get_num_threads()} threads"
 
 
-def each_shape(shapes: list[tuple[str, int]]) -> Iterator[tuple[object, str, int]]:
-    """Yield (model, shape, dialogues), with one model in memory at a time."""
+def measure_shapes(
+    args: argparse.Namespace, measure: Callable[[Any, str, int], list[dict[str, Any]]], **summary: object
+) -> None:
+    """Call `measure` with the model, shape and dialogues of each of --shapes, with one model in memory at a
+    time. Write all results so far to the file of --json each time, with the device and `summary`."""
     model, built = None, ""
-    for shape, rows in shapes:
+    results: list[dict[str, Any]] = []
+    for shape, rows in args.shapes:
         if shape != built:
             model = None
             gc.collect()
             model, built = build(shape), shape
-        yield model, shape, rows
+        results += measure(model, shape, rows)
+        if args.json:
+            with open(args.json, "w", encoding="utf-8") as file:
+                json.dump({"device": device_name(), **summary, "results": results}, file, indent=1)

@@ -9,15 +9,24 @@ the sampler with every turn prefilled again, and `generate` on the full history 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import time
 from types import SimpleNamespace
 
 import numpy as np
 import torch
-from shapes import CUDA, DEVICE, VARIANTS, device_name, each_shape, guarded, parse_shapes, peak_gb, wait
+from shapes import (
+    CUDA,
+    DEVICE,
+    VARIANTS,
+    add_decoding_options,
+    device_name,
+    guarded,
+    measure_shapes,
+    peak_gb,
+    shape_parser,
+    wait,
+)
 
 from mapo.models.chat import Request
 from mapo.sampling.sampler import Sampler
@@ -118,31 +127,14 @@ def compare(model, shape: str, rows: int, args) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--shapes",
-        type=parse_shapes,
-        default="135M:64,135M:256,7B:64" if CUDA else "2M:32,135M:8",
-        help="SHAPE:DIALOGUES, comma-separated (default: %(default)s)",
-    )
+    parser = shape_parser(__doc__)
     parser.add_argument("--variant", default="streamed" if CUDA else "eager", choices=VARIANTS)
     parser.add_argument("--turns", type=int, default=15 if CUDA else 4)
     parser.add_argument("--length", type=int, default=60 if CUDA else 24, help="mean reply length in tokens")
-    parser.add_argument(
-        "--chunk", type=int, default=8, help="decode steps between synchronisations with the host"
-    )
-    parser.add_argument("--no-plain", action="store_true", help="skip plain transformers")
-    parser.add_argument("--json", help="write the results to this file")
+    add_decoding_options(parser)
     args = parser.parse_args()
     print(f"{device_name()}, torch {torch.__version__}", flush=True)
-    results: list[dict] = []
-    for model, shape, rows in each_shape(args.shapes):
-        results += compare(model, shape, rows, args)
-        if args.json:
-            with open(args.json, "w") as file:
-                json.dump({"device": device_name(), "results": results}, file, indent=1)
+    measure_shapes(args, lambda model, shape, rows: compare(model, shape, rows, args))
 
 
 if __name__ == "__main__":

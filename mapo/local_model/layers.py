@@ -1,8 +1,9 @@
-"""Training settings of a local model's decoder layers: gradient checkpointing and compilation."""
+"""A local model's decoder layers and how they run: gradient checkpointing, compilation, dropout."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,9 +35,22 @@ def tune_for_training(model: nn.Module, *, checkpointing: bool, compile: bool) -
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the blocks that a transformers model stacks, found by the class names it declares."""
+    """Return the blocks that a transformers model stacks, found by the class names it declares. Sharded ones
+    are of a subclass."""
     names = set(getattr(model, "_no_split_modules", None) or ())
-    return [module for module in model.modules() if type(module).__name__ in names]
+    return [module for module in model.modules() if names & {kind.__name__ for kind in type(module).__mro__}]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch dropout off inside the block. Every module gets its own mode back."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def _has_dropout(model: nn.Module) -> bool:

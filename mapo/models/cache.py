@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from mapo.errors import EndpointError, InputError, MapoError, StoreError
+from mapo.errors import EndpointError, InputError, StoreError
+from mapo.models.attempts import SharedAttempts
 from mapo.models.calls import TABLES, CallRecorder
 from mapo.models.chat import Answer, Request
 from mapo.models.wire import canonical, dump_answer, load_answer
@@ -65,7 +66,7 @@ class Cache:
         if mode not in MODES:
             raise InputError(f"unknown cache mode '{mode}'", fix=f"Use one of: {', '.join(MODES)}")
         self.path, self.mode = Path(path), mode
-        self._in_flight: dict[str, asyncio.Future[Answer]] = {}
+        self._attempts = SharedAttempts[tuple[Answer, bool]]()
         self._refreshed: set[str] = set()
         self._thread = ThreadPoolExecutor(1, "cache")
         self._database = None if mode == "off" else self._open()
@@ -78,33 +79,25 @@ class Cache:
         if self.mode == "off":
             return await call(), False
         key = key_of(model, request)
-        while first := self._in_flight.get(key):
-            await asyncio.wait([first])
-            if not first.cancelled():  # if its caller was cancelled, one of the waiting requests takes over
-                return first.result(), True
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._in_flight[key] = future
-        try:
-            may_read = self.mode != "refresh" or key in self._refreshed
-            answer = await self._in_thread(self._get, key) if may_read else None
-            cached = answer is not None
-            if answer is None and self.mode == "replay":
-                raise EndpointError(
-                    f"no recorded answer for this request to {model} (key {key[:12]})",
-                    where=str(self.path),
-                    fix="Record a run with the same scenarios, seed and prompts, or use cache mode 'record'",
-                )
-            if answer is None:
-                answer = await self._in_thread(self._put, key, model, await call())
-            future.set_result(answer)
-        except MapoError as error:  # equal requests that wait fail in the same way
-            future.set_exception(error)
-            future.exception()  # mark as retrieved, in case no request waits
-            raise
-        finally:
-            future.cancel()  # no effect if it is done
-            del self._in_flight[key]
-        return answer, cached
+        (answer, cached), shared = await self._attempts.get(
+            key, lambda: self._stored_or_called(key, model, call)
+        )
+        return answer, cached or shared
+
+    async def _stored_or_called(
+        self, key: str, model: str, call: Callable[[], Awaitable[Answer]]
+    ) -> tuple[Answer, bool]:
+        may_read = self.mode != "refresh" or key in self._refreshed
+        answer = await self._in_thread(self._get, key) if may_read else None
+        if answer is not None:
+            return answer, True
+        if self.mode == "replay":
+            raise EndpointError(
+                f"no recorded answer for this request to {model} (key {key[:12]})",
+                where=str(self.path),
+                fix="Record a run with the same scenarios, seed and prompts, or use cache mode 'record'",
+            )
+        return await self._in_thread(self._put, key, model, await call()), False
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a database operation outside the event loop: a slow disk or a lock held by another process must

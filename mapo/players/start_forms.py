@@ -7,14 +7,14 @@ a run share them as well, and a resumed run has those it began with.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from mapo.errors import InputError, MapoError, StoreError
+from mapo.errors import InputError, StoreError
 from mapo.measure.rubric import Rubric
+from mapo.models.attempts import SharedAttempts
 from mapo.models.wire import storable
 from mapo.records import encode
 from mapo.sandbox.cast import Cast, Casting, Job
@@ -32,7 +32,7 @@ class StartForms:
     def __init__(self, folder: Path, rubric: Rubric) -> None:
         self.folder, self.rubric = folder, rubric
         self._known: dict[Path, StartLevels] = {}
-        self._in_flight: dict[Path, asyncio.Future[StartLevels]] = {}
+        self._attempts = SharedAttempts[StartLevels]()
 
     async def get(self, judge: str, scenario: str, ask: Callable[[], Awaitable[StartLevels]]) -> StartLevels:
         """Return a judge's start form of a scenario; `ask` fills it in if there is none yet. Dialogues that
@@ -41,25 +41,14 @@ class StartForms:
         file = self.folder / f"{name}.json"
         if file in self._known:
             return self._known[file]
-        while first := self._in_flight.get(file):
-            await asyncio.wait([first])
-            if not first.cancelled():  # else its dialogue was stopped, and one of those that wait takes over
-                return first.result()
-        future: asyncio.Future[StartLevels] = asyncio.get_running_loop().create_future()
-        self._in_flight[file] = future
-        try:
+
+        async def read_or_ask() -> StartLevels:
             if not file.exists():
                 _write(file, judge, scenario, await ask())
             levels = self._known[file] = self._read(file)  # another process may have been first
-            future.set_result(levels)
-        except MapoError as error:
-            future.set_exception(error)
-            future.exception()  # mark as retrieved, in case no dialogue waits
-            raise
-        finally:
-            future.cancel()  # no effect if it is done
-            del self._in_flight[file]
-        return levels
+            return levels
+
+        return (await self._attempts.get(file, read_or_ask))[0]
 
     def _read(self, file: Path) -> StartLevels:
         try:

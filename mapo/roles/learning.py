@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mapo.errors import StoreError, TrainError
+from mapo.local_model.attention import without_mask
 from mapo.local_model.files import read_tensors, write_tensors
 from mapo.local_model.policy import LocalPolicy
 from mapo.roles.packing import Example, Row, batches
@@ -187,11 +188,12 @@ class Scorer:
         mask = {} if batch.mask is None else {"attention_mask": batch.mask, "position_ids": batch.positions}
         inputs = {"input_ids": batch.ids, "use_cache": False, **mask}
         if head is None:
-            every = self.policy.model(**inputs).logits.flatten(0, 1)
+            with nullcontext() if mask else without_mask(body):
+                every = self.policy.model(**inputs).logits.flatten(0, 1)
             read = every.index_select(0, batch.read_at).index_select(1, self._tokens).float()
             text = torch.log_softmax(every.index_select(0, batch.text_at).float(), -1)
             return self._normalised(read, batch), text.gather(1, batch.text_target[:, None])[:, 0]
-        with sdpa_kernel(_MASKED) if mask else nullcontext():
+        with sdpa_kernel(_MASKED) if mask else without_mask(body):
             hidden = body(**inputs).last_hidden_state.flatten(0, 1)
         weight = head.weight.index_select(0, self._tokens).float()
         read = hidden.index_select(0, batch.read_at).float() @ weight.T

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from mapo.errors import InputError, MapoError, TrainError
 from mapo.models.chat import Request
 from mapo.sampling.draw import PendingRead, PendingReply, noise_of
 from mapo.sampling.guides import Guide
+
+
+class Call(Protocol):
+    """A call to a sampler, done when its future is."""
+
+    @property
+    def done(self) -> asyncio.Future[Any]: ...
 
 
 class SlotHolder(Protocol):
@@ -100,6 +107,19 @@ def check_ids(ids: Sequence[int], vocabulary: int, where: str) -> None:
             where=where,
             fix="Use the tokenizer that belongs to the model",
         )
+
+
+def fail_calls(calls: Iterable[Call], problem: Exception) -> None:
+    """Give an error to all calls that are not done."""
+    for call in calls:
+        if not call.done.done():
+            call.done.set_exception(problem)
+
+
+def refuse_during(calls: Iterable[Call]) -> None:
+    """Raise TrainError if a call is not done: the weights that it is sampled from must not change."""
+    if any(not call.done.done() for call in calls):
+        raise TrainError("the weights were changed while replies were being sampled")
 
 
 def sampling_error(problem: Exception) -> MapoError:

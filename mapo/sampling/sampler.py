@@ -26,7 +26,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from mapo.errors import InputError, TrainError
+from mapo.errors import InputError
 from mapo.local_model.template import Template
 from mapo.models.chat import Answer, Request, Usage
 from mapo.sampling.calls import (
@@ -36,11 +36,13 @@ from mapo.sampling.calls import (
     SlotHolder,
     check_ids,
     common_prefix,
-    sampling_error,
+    fail_calls,
+    refuse_during,
 )
 from mapo.sampling.decoder import Attention, Decoder, Stats
 from mapo.sampling.draw import LogProbs, PendingRead, PendingReply, SampledTokens
 from mapo.sampling.guides import Guides
+from mapo.sampling.loop import SamplingLoop
 from mapo.sampling.prefixes import PrefixCopy, computed_now, longest_prefix
 from mapo.sampling.role_chat import RoleChat
 from mapo.sampling.tokens import Context, generation_ends
@@ -48,7 +50,6 @@ from mapo.sampling.turns import turns_of_loop
 from mapo.sandbox.cast import Job
 
 _MANY_READS = 16  # from so many on, one half is computed while the other half is prepared
-_IDLE_PASSES = 6  # passes of the event loop without a new call, after which no more are expected
 
 
 HeldAnswer = tuple[int, SampleCall | ReadCall, LogProbs]
@@ -146,14 +147,18 @@ class Sampler:
         )
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self.splits_reads = not self.decoder.cpu
-        self.failed: Exception | None = None
         self.epoch = 0
         self.guides = Guides(template.tokenizer, len(self.decoder.table.ends), self.end_ids)
         self._free = list(range(slots))
         self._holders: dict[int, SlotHolder] = {}  # by slot, the least recently used first
         self._waiting: deque[SampleCall | ReadCall] = deque()
         self._active: dict[int, SampleCall | ReadCall] = {}
-        self._loop_task: asyncio.Task[None] | None = None
+        self._loop = SamplingLoop(self._run, self._fail)
+
+    @property
+    def failed(self) -> Exception | None:
+        """What went wrong while it was sampling."""
+        return self._loop.failed
 
     @property
     def stats(self) -> Stats:
@@ -178,27 +183,19 @@ class Sampler:
 
     def forget_all(self) -> None:
         """Clear the KV cache after the weights have changed. Dialogues may continue; their ids are kept."""
-        if any(not call.done.done() for call in (*self._active.values(), *self._waiting)):
-            raise TrainError("the weights were changed while replies were being sampled")
+        refuse_during((*self._active.values(), *self._waiting))
         self.epoch += 1
         self.decoder.forget()
 
     async def __aenter__(self) -> Sampler:
-        if self._loop_task is not None:
-            raise InputError("this sampler is already running")
-        self.failed = None
+        self._loop.start()
         self._wake, self._turns = asyncio.Event(), turns_of_loop()
-        self._loop_task = asyncio.create_task(self._run())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._loop_task is not None
-        self._loop_task.cancel()
-        await asyncio.gather(self._loop_task, return_exceptions=True)
-        self._loop_task = None
-        self._fail(TrainError("the sampler was closed"))
+        await self._loop.stop()
         if self.failed and error is None:
             raise self.failed
 
@@ -206,10 +203,7 @@ class Sampler:
 
     async def ask(self, call: SampleCall | ReadCall) -> None:
         """Sample the reply of a call, or read its answers. Returns when it is complete."""
-        if self.failed:
-            raise sampling_error(self.failed)
-        if self._loop_task is None:
-            raise InputError("the sampler is not running", fix="Use it inside `async with sampler:`")
+        self._loop.check()
         self._waiting.append(call)
         self._notify()
         await call.done
@@ -224,7 +218,7 @@ class Sampler:
         self._notify()
 
     def _notify(self) -> None:
-        if self._loop_task is not None:
+        if self._loop.running:
             self._turns.events += 1
             self._wake.set()
 
@@ -234,37 +228,33 @@ class Sampler:
         loop = asyncio.get_running_loop()
         held: list[HeldAnswer] = []  # returned while the next reads start
         with ThreadPoolExecutor(1, thread_name_prefix="sampler") as worker:
-            try:
-                while True:
-                    async with self._turns.lock:
-                        await self._wait_until_idle()
-                        fresh, reads, copies = self._admit({slot for slot, _, _ in held})
-                        busy = bool(self._active)
-                        before = replace(self.stats)
-                        if copies:
-                            await loop.run_in_executor(worker, self.decoder.copy_prefixes, copies)
-                        if reads:
-                            starting = loop.run_in_executor(worker, self.decoder.begin_reads, reads)
-                            self._deliver_answers(held)  # their callers prepare the next prompts meanwhile
-                            started = await starting
-                            answers = await loop.run_in_executor(worker, self.decoder.finish_reads, started)
-                            self._count_reads(reads, before)
-                            held = [(slot, self._active[slot], answer) for slot, answer in answers.items()]
-                            if self._reads_only():
-                                continue
-                        self._deliver_answers(held)
-                        held = []
-                        if self._active:
-                            going = sorted(self._active.keys() - {f.slot for f in fresh})
-                            sampled = await loop.run_in_executor(worker, self.decoder.round, fresh, going)
-                            self._count_replies(fresh, sampled, before)
-                            self._deliver(sampled)
-                    if not busy:
-                        self._wake.clear()
-                        await self._wake.wait()
-            except Exception as problem:  # noqa: BLE001 (whatever failed, no call may wait forever)
-                self.failed = problem
-                self._fail(sampling_error(problem))
+            while True:
+                async with self._turns.lock:
+                    await self._turns.settle()
+                    fresh, reads, copies = self._admit({slot for slot, _, _ in held})
+                    busy = bool(self._active)
+                    before = replace(self.stats)
+                    if copies:
+                        await loop.run_in_executor(worker, self.decoder.copy_prefixes, copies)
+                    if reads:
+                        starting = loop.run_in_executor(worker, self.decoder.begin_reads, reads)
+                        self._deliver_answers(held)  # their callers prepare the next prompts meanwhile
+                        started = await starting
+                        answers = await loop.run_in_executor(worker, self.decoder.finish_reads, started)
+                        self._count_reads(reads, before)
+                        held = [(slot, self._active[slot], answer) for slot, answer in answers.items()]
+                        if self._reads_only():
+                            continue
+                    self._deliver_answers(held)
+                    held = []
+                    if self._active:
+                        going = sorted(self._active.keys() - {f.slot for f in fresh})
+                        sampled = await loop.run_in_executor(worker, self.decoder.round, fresh, going)
+                        self._count_replies(fresh, sampled, before)
+                        self._deliver(sampled)
+                if not busy:
+                    self._wake.clear()
+                    await self._wake.wait()
 
     def _count_reads(self, reads: Sequence[PendingRead], before: Stats) -> None:
         """Count the seconds since `before` for the roles whose answers were read."""
@@ -283,14 +273,6 @@ class Sampler:
 
     def _role_in(self, slot: int) -> str:
         return self._active[slot].chat.role
-
-    async def _wait_until_idle(self) -> None:
-        """Let the event loop run until no new calls arrive."""
-        idle = 0
-        while idle < _IDLE_PASSES:
-            before = self._turns.events
-            await asyncio.sleep(0)
-            idle = idle + 1 if self._turns.events == before else 0
 
     def _reads_only(self) -> bool:
         """Return whether calls wait for answers to be read, and none for a reply."""
@@ -400,9 +382,7 @@ class Sampler:
         self._take(slot)
 
     def _fail(self, problem: Exception) -> None:
-        for call in (*self._active.values(), *self._waiting):
-            if not call.done.done():
-                call.done.set_exception(problem)
+        fail_calls((*self._active.values(), *self._waiting), problem)
         for slot in list(self._active):
             self._drop(slot)
         self._waiting.clear()

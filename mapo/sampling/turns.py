@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
+_IDLE_PASSES = 6  # passes of the event loop without a new call, after which no more are expected
+
 
 class Work:
     """What the models computed, by role and kind ("prefill", "decode", "read"): seconds, and ids fed or
@@ -45,6 +47,14 @@ class Turns:
         self.lock = asyncio.Lock()
         self.events = 0
         self.work = Work()
+
+    async def settle(self) -> None:
+        """Let the event loop run until no new calls arrive."""
+        idle = 0
+        while idle < _IDLE_PASSES:
+            before = self.events
+            await asyncio.sleep(0)
+            idle = idle + 1 if self.events == before else 0
 
 
 _by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()

@@ -6,7 +6,8 @@
 
 Each micro-batch contributes its sum divided by the number of tokens of the minibatch, so the gradient does
 not depend on how rows are cut into micro-batches. Rows are right-padded: with causal attention no trained
-token attends to padding, so no attention mask is passed and attention can use its fastest kernel.
+token attends to padding, so no attention mask is passed and attention can use its fastest kernel. Where the
+model's layers need none either, none is built, so that the forward pass does not wait for the device.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from mapo.errors import InputError
+from mapo.local_model.attention import without_mask
+from mapo.local_model.layers import evaluating
 from mapo.train.batch import MicroBatch
 from mapo.train.head import head_scores
 
@@ -67,10 +70,12 @@ def token_logprobs(
     targets = ids.flatten().index_select(0, at)
     body, head = body_and_head(model)
     if head is None:
-        logits = model(input_ids=ids, use_cache=False).logits
+        with without_mask(body):
+            logits = model(input_ids=ids, use_cache=False).logits
         logits = logits.flatten(0, 1).index_select(0, at - 1)
         return _scores_of(logits, targets, temperature, entropy)
-    hidden = body(input_ids=ids, use_cache=False).last_hidden_state
+    with without_mask(body):
+        hidden = body(input_ids=ids, use_cache=False).last_hidden_state
     hidden = hidden.flatten(0, 1).index_select(0, at - 1)
     logp, entropies = head_scores(
         hidden,
@@ -115,15 +120,10 @@ def body_and_head(model: nn.Module) -> tuple[nn.Module, nn.Linear | None]:
 @torch.no_grad()
 def _head_gives_logits(inner: nn.Module, body: nn.Module, head: nn.Linear) -> bool:
     """Compare the model's logits with the output of its head on four tokens."""
-    modes = [(module, module.training) for module in inner.modules()]
-    inner.eval()
-    try:
+    with evaluating(inner):
         ids = torch.arange(4, device=head.weight.device)[None]
         from_head = head(body(input_ids=ids, use_cache=False).last_hidden_state)
         return torch.equal(from_head, inner(input_ids=ids, use_cache=False).logits)
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 class Surrogate(NamedTuple):

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from mapo.local_model.attention import CAUSAL_ONLY
 
 PAD, END, SYSTEM, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"
 MARKS = (PAD, END, SYSTEM, USER, ASSISTANT)
@@ -31,10 +32,6 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 Ids = NDArray[np.uint16]
-ATTENTION = "causal_only"
-# For "sdpa", transformers first reads from the GPU whether rows are packed, and while a CUDA graph is recorded, when it
-# cannot, it builds a mask, which rules out flash attention. It makes no mask for an implementation of another name.
-AttentionInterface.register(ATTENTION, sdpa_attention_forward)
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> Tokenizer:
@@ -82,7 +79,7 @@ def new_model(vocabulary: int, width: int, layers: int, seed: int) -> LlamaForCa
         pad_token_id=0,
     )
     model = LlamaForCausalLM(config)
-    model.set_attn_implementation(ATTENTION)
+    model.set_attn_implementation(CAUSAL_ONLY)
     return model
 
 

@@ -79,8 +79,7 @@ async def _inside(sampler, work):
     try:
         return await work()
     finally:
-        sampler._loop_task.cancel()
-        await asyncio.gather(sampler._loop_task, return_exceptions=True)
+        await sampler._loop.stop()
 
 
 def sampler_of(policy, engine) -> VllmSampler:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mapo.local_model.attention import _needs_no_mask
 from mapo.train.launch import _free_port
 from mapo.train.optim import make_optimizer
 from mapo.train.processes import ProcessGroup, join_processes
@@ -107,7 +108,7 @@ def compare_reference(processes: ProcessGroup) -> dict[str, Any]:
         shard_reference(model, processes)
         same = torch.equal(before, model(input_ids=ids).logits)
     left = sum(p.to_local().nbytes for p in model.model.layers.parameters())
-    return {"same": same, "share": left / size}
+    return {"same": same, "share": left / size, "needs_no_mask": _needs_no_mask(model.model)}
 
 
 def start_two() -> list[dict[str, Any]]:

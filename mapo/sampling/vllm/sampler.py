@@ -18,14 +18,13 @@ from mapo.errors import InputError, TrainError
 from mapo.local_model.policy import LocalPolicy
 from mapo.local_model.template import Template
 from mapo.models.chat import Answer, Request, Usage
-from mapo.sampling.calls import check_ids, sampling_error
+from mapo.sampling.calls import check_ids, fail_calls, refuse_during
 from mapo.sampling.decoder import Stats
+from mapo.sampling.loop import SamplingLoop
 from mapo.sampling.tokens import Context, generation_ends
 from mapo.sampling.turns import turns_of_loop
 from mapo.sampling.vllm.engine import SampledReply, VllmEngine
 from mapo.sandbox.cast import Job
-
-_IDLE_PASSES = 6  # passes of the event loop without a new call, after which no more are expected
 
 
 @dataclass(slots=True, eq=False)
@@ -79,13 +78,13 @@ class VllmSampler:
         self.name, self.template, self.context = policy.name, template, context
         self.end_ids = template.end_ids | generation_ends(policy.model)
         self.vocabulary = int(policy.model.get_input_embeddings().weight.shape[0])
-        self.failed: Exception | None = None
         self._model, self._engine = policy.model, engine
         self._stats = Stats()
         self._waiting: list[_Call] = []
         self._active: dict[str, _Call] = {}
         self._calls = 0  # ever made
-        self._loop_task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._loop = SamplingLoop(self._run, self._fail)
 
     @property
     def stats(self) -> Stats:
@@ -101,72 +100,52 @@ class VllmSampler:
 
     def make_room(self) -> None:
         """Give up the GPU memory of vLLM until `forget_all`."""
-        self._refuse_if_sampling()
+        refuse_during((*self._active.values(), *self._waiting))
         self._engine.sleep()
 
     def forget_all(self) -> None:
         """Copy the policy's weights after they have changed."""
-        self._refuse_if_sampling()
+        refuse_during((*self._active.values(), *self._waiting))
         self._engine.load(self._model)
 
-    def _refuse_if_sampling(self) -> None:
-        if any(not call.done.done() for call in (*self._active.values(), *self._waiting)):
-            raise TrainError("the weights were changed while replies were being sampled")
-
     async def __aenter__(self) -> VllmSampler:
-        if self._loop_task is not None:
-            raise InputError("this sampler is already running, or was closed")
-        self._wake = asyncio.Event()
-        self._loop_task = asyncio.create_task(self._run())
+        if self._closed:
+            raise InputError("this sampler was closed")
+        self._loop.start()
+        self._wake, self._turns = asyncio.Event(), turns_of_loop()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._loop_task is not None
-        self._loop_task.cancel()
-        await asyncio.gather(self._loop_task, return_exceptions=True)
-        self._fail(TrainError("the sampler was closed"))
+        await self._loop.stop()
+        self._closed = True
         self._engine.close()
-        if self.failed and error is None:
-            raise self.failed
+        if self._loop.failed and error is None:
+            raise self._loop.failed
 
     async def ask(self, ids: list[int], request: Request) -> SampledReply:
         """Return the reply to the prompt `ids`."""
-        if self.failed:
-            raise sampling_error(self.failed)
-        if self._loop_task is None or self._loop_task.done():
-            raise InputError("the sampler is not running", fix="Use it inside `async with sampler:`")
+        self._loop.check()
         if self._engine.asleep:
             raise TrainError("a reply was asked for during an update", fix="Call forget_all after the update")
         call = _Call(str(self._calls), ids, request, asyncio.get_running_loop().create_future())
         self._calls += 1
+        self._turns.events += 1
         self._waiting.append(call)
         self._wake.set()
         return await call.done
 
     async def _run(self) -> None:
-        try:
-            while True:
-                await self._wait_until_idle()
-                self._drop_cancelled()
-                self._admit()
-                if self._engine.busy:
-                    self._step()
-                else:
-                    self._wake.clear()
-                    await self._wake.wait()
-        except Exception as problem:  # noqa: BLE001 (whatever failed, no call may wait forever)
-            self.failed = problem
-            self._fail(sampling_error(problem))
-
-    async def _wait_until_idle(self) -> None:
-        """Let the event loop run until no new calls arrive."""
-        idle = 0
-        while idle < _IDLE_PASSES:
-            before = self._calls
-            await asyncio.sleep(0)
-            idle = idle + 1 if self._calls == before else 0
+        while True:
+            await self._turns.settle()
+            self._drop_cancelled()
+            self._admit()
+            if self._engine.busy:
+                self._step()
+            else:
+                self._wake.clear()
+                await self._wake.wait()
 
     def _drop_cancelled(self) -> None:
         self._waiting = [call for call in self._waiting if not call.done.done()]
@@ -187,7 +166,7 @@ class VllmSampler:
         self._stats.decode_seconds += took
         self._stats.steps += 1
         # A pass of vLLM both reads prompts and decodes; about one id is sampled per reply.
-        turns_of_loop().work.add("decode", took, [("policy", len(self._active))])
+        self._turns.work.add("decode", took, [("policy", len(self._active))])
         self._stats.rows += len(self._active)
         for reply in replies:
             call = self._active.pop(reply.key)
@@ -198,8 +177,6 @@ class VllmSampler:
                 call.done.set_result(reply)
 
     def _fail(self, problem: Exception) -> None:
-        for call in (*self._active.values(), *self._waiting):
-            if not call.done.done():
-                call.done.set_exception(problem)
+        fail_calls((*self._active.values(), *self._waiting), problem)
         self._active.clear()
         self._waiting.clear()
