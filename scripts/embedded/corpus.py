@@ -75,7 +75,7 @@ def held_out_grams() -> set[tuple[str, ...]]:
     return set().union(*map(grams, rows))
 
 
-def told_again(paths: Sequence[Path]) -> list[Person]:
+def people_with_new_replies(paths: Sequence[Path]) -> list[Person]:
     """Return known people, some with other nouns, with the replies of `write.py replies` alone."""
     people = {person.id: person for person in (*known_people(), *train_scenarios())}
     lines: dict[tuple[str, int, int], dict[int, Line]] = {}
@@ -117,7 +117,7 @@ def split(part: str, generated: Sequence[Person]) -> tuple[list[Person], list[Pe
     others = {person.id for person in written} - mine
     rest = [person for person in generated if person.id not in others]
     new = list(dict.fromkeys(person.id for person in rest if person.id not in mine))
-    mine.update(new[offset::2])  # by id: someone may have been told several times
+    mine.update(new[offset::2])  # by id: someone may be there several times
     return written[offset::2], [person for person in rest if person.id in mine], held
 
 
@@ -129,12 +129,16 @@ class Draw:
     ) -> None:
         self.written, self.exchanged = written, exchanged
         names = {person.id for person in (*written, *train_scenarios())}
-        self.told = [person for person in generated if person.id in names]
-        self.new = [person for person in generated if person.id not in names]
-        self.everybody = [*written, *generated]
+        self.with_new_replies = [person for person in generated if person.id in names]
+        self.generated = [person for person in generated if person.id not in names]
+        self.people = [*written, *generated]
 
     def person(self, rng: random.Random) -> Person:
-        groups = [pair for pair in zip((self.written, self.told, self.new), SHARES, strict=True) if pair[0]]
+        groups = [
+            pair
+            for pair in zip((self.written, self.with_new_replies, self.generated), SHARES, strict=True)
+            if pair[0]
+        ]
         people, shares = zip(*groups, strict=True)
         person = rng.choice(rng.choices(people, shares)[0])
         return exchanged(person, rng, rng.uniform(0.2, 0.6)) if rng.random() < self.exchanged else person
@@ -150,14 +154,14 @@ class Drawn:
     exchanges: list[Exchange]
 
 
-def draw_dialogue(rng: random.Random, draw: Draw, said: Babble) -> Drawn:
-    """Draw a person, how good the replies are and how many are spoiled, and the length; `said` are a policy's replies."""
+def draw_dialogue(rng: random.Random, draw: Draw, policy_replies: Babble) -> Drawn:
+    """Draw a person, how good the replies are and how many are spoiled, and the length; `policy_replies` by line."""
     goodness = rng.choice((0.15, 0.33, 0.5, 0.7, 0.85, 0.95))
-    stuck = rng.random() < 0.1
-    waste = 0.6 if stuck else rng.choice((0.0, 0.2, 0.4))
+    repetitive = rng.random() < 0.1
+    spoiled = 0.6 if repetitive else rng.choice((0.0, 0.2, 0.4))
     person = draw.person(rng)
-    talk = Talk(person, rng, draw.everybody, goodness, waste, said, stuck)
-    policy = f"good {goodness:.0%}, {'stuck' if stuck else f'spoiled {waste:.0%}'}"
+    talk = Talk(person, rng, draw.people, goodness, spoiled, policy_replies, repetitive)
+    policy = f"good {goodness:.0%}, {'repetitive' if repetitive else f'spoiled {spoiled:.0%}'}"
     return Drawn(person.id, policy, talk.threshold, talk.play(rng.choice((3, 6, 10, 14, 18, TURNS))))
 
 

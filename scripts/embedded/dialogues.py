@@ -95,7 +95,7 @@ def content(text: str) -> set[str]:
 
 
 def names_something(reply: str, line: str) -> bool:
-    """Return whether a reply contains a word of the line that not everybody says."""
+    """Return whether a reply contains a word of the line that few people say."""
     return bool(content(line) & content(reply))
 
 
@@ -134,8 +134,8 @@ def merged(a: Levels, b: Levels) -> Levels:
 
 
 class Talk:
-    """One dialogue of a person. `goodness` is the chance of a good reply, `waste` that of a spoiled one. `babble` are
-    a model's replies to lines, with their kinds. With `stuck`, most spoiled replies repeat an earlier one."""
+    """One dialogue of a person. `goodness` is the chance of a good reply, `spoiled` that of a spoiled one. `babble` are
+    a model's replies to lines, with their kinds. With `repetitive`, most spoiled replies repeat an earlier one."""
 
     def __init__(
         self,
@@ -143,12 +143,12 @@ class Talk:
         rng: random.Random,
         strangers: Sequence[Person],
         goodness: float,
-        waste: float = 0.0,
+        spoiled: float = 0.0,
         babble: Mapping[str, Sequence[tuple[str, str]]] | None = None,
-        stuck: bool = False,
+        repetitive: bool = False,
     ) -> None:
-        self.stuck = stuck
-        self.rng, self.strangers, self.goodness, self.waste = rng, strangers, goodness, waste
+        self.repetitive = repetitive
+        self.rng, self.strangers, self.goodness, self.spoiled = rng, strangers, goodness, spoiled
         self.babble = babble or {}
         self.threshold = rng.choice(tuple(PATIENCE))
         self.story = person.of_mood("story")
@@ -194,14 +194,14 @@ class Talk:
     def _reply(self, line: Line) -> Exchange:
         if line.text in self.babble and self.rng.random() < BABBLE:
             good = self.rng.random() < self.goodness
-            said = [pair for pair in self.babble[line.text] if pair[1] not in self.replies]
-            said = [pair for pair in said if (pair[0] in GOOD) == good] or said
-            if said:
-                kind, text = self.rng.choice(said)
+            options = [pair for pair in self.babble[line.text] if pair[1] not in self.replies]
+            options = [pair for pair in options if (pair[0] in GOOD) == good] or options
+            if options:
+                kind, text = self.rng.choice(options)
                 kind = "babble" if kind == "nonsense" else kind
                 return Exchange(line.text, text, kind, self._levels(kind, line, text))
-        if self.rng.random() < self.waste:
-            repeats = self.stuck and self.rng.random() < 0.8
+        if self.rng.random() < self.spoiled:
+            repeats = self.repetitive and self.rng.random() < 0.8
             kind = "repeated" if repeats else self.rng.choices(SPOILED, OFTEN)[0]
             text = self._spoiled(kind, line)
             if text:
@@ -209,7 +209,7 @@ class Talk:
         options = [pair for pair in line.replies if pair[1] not in self.replies]
         wanted = GOOD if self.rng.random() < self.goodness else POOR
         options = [pair for pair in options if pair[0] in wanted] or options or self._borrowed(line, wanted)
-        if self.waste and self.rng.random() < SAME_OPENING:
+        if self.spoiled and self.rng.random() < SAME_OPENING:
             options = [pair for pair in options if self._is_stale(*pair)] or options
         if wanted is GOOD and line.mood == "story":  # what is rare is drawn more often
             early = self.trust < PATIENCE[self.threshold]
@@ -223,7 +223,7 @@ class Talk:
         else:
             kind, text = self.rng.choice(options)
         value = self._levels(kind, line, text)
-        if self.waste and self.rng.random() < 0.08:  # two replies in one
+        if self.spoiled and self.rng.random() < 0.08:  # two replies in one
             other = self.rng.choice(line.replies) if line.replies else (kind, text)
             if other[1] != text and other[1] not in self.replies:
                 text = f"{text} {other[1]}"

@@ -29,8 +29,8 @@ from corpus import (
     draw_dialogue,
     generated_people,
     in_parallel,
+    people_with_new_replies,
     split,
-    told_again,
 )
 from dialogues import SPOILED, Exchange
 from small import ASSISTANT, CONTEXT, add_dropout, batches, fast, new_model, padded, save, train
@@ -97,8 +97,8 @@ class Encoder:
         assert row.ids.tolist() == expected, "rows differ from prompts"
 
 
-def draw_row(rng: random.Random, draw: Draw, encoder: Encoder, said: Babble) -> Row:
-    drawn = draw_dialogue(rng, draw, said)
+def draw_row(rng: random.Random, draw: Draw, encoder: Encoder, policy_replies: Babble) -> Row:
+    drawn = draw_dialogue(rng, draw, policy_replies)
     return encoder.row(drawn.threshold, drawn.exchanges)
 
 
@@ -116,9 +116,9 @@ def batch(rows: list[Row]) -> tuple[torch.Tensor, ...]:
     return ids, *map(torch.from_numpy, (at, levels, kinds))
 
 
-def held_out_rows(people: list[Person], encoder: Encoder, said: Babble) -> list[Row]:
+def held_out_rows(people: list[Person], encoder: Encoder, policy_replies: Babble) -> list[Row]:
     rng = random.Random("held out")
-    return [draw_row(rng, Draw(people, []), encoder, said) for _ in range(300)]
+    return [draw_row(rng, Draw(people, []), encoder, policy_replies) for _ in range(300)]
 
 
 def predict(model: Any, rows: list[Row], options: torch.Tensor, device: str) -> np.ndarray:
@@ -200,10 +200,14 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(args.tokenizer))
     encoder = Encoder(tokenizer)
     encoder.check()
-    said: Babble = babble(args.babble)
-    written, generated, held = split(args.part, [*told_again(args.replies), *generated_people(args.stories)])
+    policy_replies: Babble = babble(args.babble)
+    written, generated, held = split(
+        args.part, [*people_with_new_replies(args.replies), *generated_people(args.stories)]
+    )
     draw = Draw(written, generated)
-    pool = in_parallel(lambda rng: draw_row(rng, draw, encoder, said), args.dialogues, f"judge/{args.seed}")
+    pool = in_parallel(
+        lambda rng: draw_row(rng, draw, encoder, policy_replies), args.dialogues, f"judge/{args.seed}"
+    )
     print(
         f"{len(written)} written and {len(generated)} generated people, {sum(len(r.ids) for r in pool) / 1e6:.1f}M tokens",
         flush=True,
@@ -256,9 +260,9 @@ def main() -> None:
     )
     model.float()
     drawn = {
-        "fit": held_out_rows(fitted, encoder, {}) + held_out_rows(fitted, encoder, said),
+        "fit": held_out_rows(fitted, encoder, {}) + held_out_rows(fitted, encoder, policy_replies),
         "written": held_out_rows(tests, encoder, {}),
-        "with a policy's replies": held_out_rows(tests, encoder, said),
+        "with a policy's replies": held_out_rows(tests, encoder, policy_replies),
     }
     logprobs = {name: predict(model, rows, options, args.device) for name, rows in drawn.items()}
     levels = {name: np.concatenate([row.levels for row in rows]) for name, rows in drawn.items()}

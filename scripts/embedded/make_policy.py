@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from corpus import Draw, babble, generated_people, in_parallel, split, told_again
+from corpus import Draw, babble, generated_people, in_parallel, people_with_new_replies, split
 from dialogues import COMMON, SMALL, Talk, names_something
 from documents import NONSENSE
 from nouns import exchanged
@@ -49,7 +49,7 @@ def text_of(talk: Talk, turns: int) -> str:
 
 
 def tokenizer_texts(draw: Draw) -> list[str]:
-    people = [*draw.written * 3, *draw.told, *draw.new[:3000]]
+    people = [*draw.written * 3, *draw.with_new_replies, *draw.generated[:3000]]
     rows = [t for p in people for line in p.lines for t in (line.text, *(r for _, r in line.replies))]
     form = "Trust: high\nperson: reply: C progress? C regression? A progress? A regression? P progress? P regression?"
     return [*rows, *[form] * 200]
@@ -60,7 +60,7 @@ class Row:
     """One dialogue as ids, and which of them belong to words of a reply that stand in the line before it."""
 
     ids: np.ndarray
-    taken_up: np.ndarray
+    echoed: np.ndarray
 
 
 class Encoder:
@@ -79,9 +79,9 @@ class Encoder:
 
     def row(self, talk: Talk, turns: int) -> Row:
         ids = self.tokenizer.encode(text_of(talk, turns), add_special_tokens=False).ids[:CONTEXT]
-        return Row(np.array(ids, dtype=np.uint16), self.taken_up(ids))
+        return Row(np.array(ids, dtype=np.uint16), self.echoed(ids))
 
-    def taken_up(self, ids: list[int]) -> np.ndarray:
+    def echoed(self, ids: list[int]) -> np.ndarray:
         found, line, speaking = np.zeros(len(ids), dtype=bool), set[int](), ""
         for place, token in enumerate(ids):
             if token == self.marks[USER]:
@@ -95,7 +95,7 @@ class Encoder:
         return found
 
     def batch(self, rows: Sequence[Row]) -> tuple[torch.Tensor, ...]:
-        return padded([row.ids for row in rows]), padded([row.taken_up for row in rows])
+        return padded([row.ids for row in rows]), padded([row.echoed for row in rows])
 
     def spoken(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which predicted tokens belong to replies, and which are no padding."""
@@ -127,11 +127,11 @@ def mean(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 def held_out_losses(model: LlamaForCausalLM, encoder: Encoder, rows: Sequence[Row]) -> tuple[float, float]:
     """Return the mean loss of replies, and that of the words in them that the person has just said."""
-    ids, taken_up = (tensor.to(model.device) for tensor in encoder.batch(rows))
+    ids, echoed = (tensor.to(model.device) for tensor in encoder.batch(rows))
     with torch.no_grad():
         each = losses(model, ids)
     replies, _ = encoder.spoken(ids)
-    return mean(each, replies).item(), mean(each, taken_up[:, 1:]).item()
+    return mean(each, replies).item(), mean(each, echoed[:, 1:]).item()
 
 
 def arguments() -> argparse.Namespace:
@@ -148,7 +148,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--start", help="folder of a policy to go on from")
     parser.add_argument("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
     parser.add_argument("--exchanged", type=float, default=0.6, help="share of dialogues with other nouns")
-    parser.add_argument("--taken-up", type=float, default=2.0, help="weight of words that were just said")
+    parser.add_argument("--echo-weight", type=float, default=2.0, help="weight of words that were just said")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--tokens", type=float, default=240e6, help="tokens to train on")
     parser.add_argument("--dialogues", type=int, default=200000, help="distinct dialogues")
@@ -168,9 +168,13 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    written, generated, held = split("all", [*told_again(args.replies), *generated_people(args.stories)])
+    written, generated, held = split(
+        "all", [*people_with_new_replies(args.replies), *generated_people(args.stories)]
+    )
     draw = Draw(written, generated, args.exchanged)
-    said = {line: [p for p in pairs if makes_sense(line, *p)] for line, pairs in babble(args.babble).items()}
+    sensible = {
+        line: [p for p in pairs if makes_sense(line, *p)] for line, pairs in babble(args.babble).items()
+    }
     tokenizer = (
         Tokenizer.from_file(str(args.tokenizer))
         if args.tokenizer
@@ -179,7 +183,7 @@ def main() -> None:
     encoder = Encoder(tokenizer)
 
     def make(rng: random.Random) -> Row:
-        talk = Talk(draw.person(rng), rng, draw.everybody, GOODNESS, babble=said)
+        talk = Talk(draw.person(rng), rng, draw.people, GOODNESS, babble=sensible)
         return encoder.row(talk, rng.choice((2, 3, 4, 6, 8, 12, 20)))
 
     pool = in_parallel(make, args.dialogues, f"policy/{args.seed}")
@@ -200,14 +204,14 @@ def main() -> None:
     stream = batches([len(row.ids) for row in pool], args.batch, np.random.default_rng(args.seed))
 
     def loss_of(batch: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        ids, taken_up = batch
+        ids, echoed = batch
         each = losses(model, ids)
         replies, real = encoder.spoken(ids)
         weights = torch.where(replies, 1.0, USER_WEIGHT) * real
-        weights = torch.where(taken_up[:, 1:] > 0, args.taken_up, weights)
+        weights = torch.where(echoed[:, 1:] > 0, args.echo_weight, weights)
         return mean(each, weights), {
             "replies": mean(each.detach(), replies),
-            "taken_up": mean(each.detach(), taken_up[:, 1:]),
+            "echoed": mean(each.detach(), echoed[:, 1:]),
         }
 
     made = train(
@@ -219,12 +223,12 @@ def main() -> None:
         minutes=args.minutes,
         lr=args.lr,
         device=args.device,
-        check=lambda: "held out {:.3f}, taken up {:.3f}".format(*held_out_losses(model, encoder, test)),
+        check=lambda: "held out {:.3f}, echoed {:.3f}".format(*held_out_losses(model, encoder, test)),
     )
-    loss, taken_up = held_out_losses(model, encoder, test)
+    loss, echoed = held_out_losses(model, encoder, test)
     made |= {
         "held_out_reply_loss": round(loss, 4),
-        "held_out_loss_of_words_taken_up": round(taken_up, 4),
+        "held_out_loss_of_echoed_words": round(echoed, 4),
         "written": len(written),
         "generated": len(generated),
         "seed": args.seed,

@@ -18,7 +18,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from corpus import Draw, Drawn, babble, draw_dialogue, generated_people, in_parallel, split, told_again
+from corpus import (
+    Draw,
+    Drawn,
+    babble,
+    draw_dialogue,
+    generated_people,
+    in_parallel,
+    people_with_new_replies,
+    split,
+)
 from dialogues import Exchange
 from documents import new_rows
 
@@ -81,17 +90,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     for path in (args.out, args.held_out):
         if path and not path.name.endswith(".jsonl.gz"):
             parser.error(f"{path}: the name does not end in .jsonl.gz")
-    said = babble(args.babble)
-    written, generated, held = split(args.part, [*told_again(args.replies), *generated_people(args.stories)])
+    policy_replies = babble(args.babble)
+    written, generated, held = split(
+        args.part, [*people_with_new_replies(args.replies), *generated_people(args.stories)]
+    )
     draw = Draw(written, generated)
     prefix = f"{args.part}-{args.seed}"
     drawn = in_parallel(
-        lambda rng: draw_dialogue(rng, draw, said), args.dialogues, f"recordings/{prefix}", shard=100
+        lambda rng: draw_dialogue(rng, draw, policy_replies),
+        args.dialogues,
+        f"recordings/{prefix}",
+        shard=100,
     )
     write(args.out, prefix, drawn)
     if args.held_out:
         rng, others = random.Random(f"held out/{args.seed}"), Draw(held, [])
-        tests = [draw_dialogue(rng, others, said) for _ in range(args.held_out_dialogues)]
+        tests = [draw_dialogue(rng, others, policy_replies) for _ in range(args.held_out_dialogues)]
         write(args.held_out, f"held-out-{args.seed}", tests)
 
 
