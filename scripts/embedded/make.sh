@@ -4,14 +4,14 @@
 #     bash scripts/embedded/make.sh QWEN OUT
 #
 # QWEN is the model's folder (mapo fetch qwen2.5-coder-1.5b --out QWEN). OUT gets policy/, judge/ and judge_2/. Needs a GPU
-# with 80 GB and about half an hour. A file or folder that is already in OUT is not made again, so a run can be resumed.
+# with 140 GB and about an hour. A file or folder that is already in OUT is not made again, so a run can be resumed.
 set -euo pipefail
 qwen=$(realpath "$1") out=$2
 here=$(dirname "$(realpath "$0")")
 cd "$here/../.."
 mkdir -p "$out"
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
-: "${WRITER_MINUTES:=5}" "${WRITE_MINUTES:=6}" "${POLICY_MINUTES:=5}" "${JUDGE_MINUTES:=4}" "${ROUNDS:=2}"
+: "${WRITER_MINUTES:=5}" "${WRITE_MINUTES:=20}" "${POLICY_MINUTES:=5}" "${JUDGE_MINUTES:=4}" "${ROUNDS:=2}"
 
 step() { # step NAME COMMAND...: run a command whose output is OUT/NAME
     local name=$1; shift
@@ -31,7 +31,8 @@ step policy_0 "$here/make_policy.py" "${texts[@]}" --out "$out/policy_0" --minut
 
 kinds=()
 hear() { # hear POLICY NAME: collect what a policy says and name the kinds
-    step "said_$2.jsonl.gz" "$here/babble.py" --model "$1" --out "$out/said_$2.jsonl.gz" --slots 1024 --seed "${#kinds[@]}"
+    step "said_$2.jsonl.gz" "$here/babble.py" --model "$1" --stories "$out/stories.jsonl.gz" --out "$out/said_$2.jsonl.gz" \
+        --slots 1024 --seed "${#kinds[@]}"
     write kinds "kinds_$2.jsonl.gz" --writer "$out/writer" --babble "$out/said_$2.jsonl.gz"
     kinds+=("$out/kinds_$2.jsonl.gz")
 }
@@ -41,7 +42,7 @@ policy=policy_0
 for round in $(seq "$ROUNDS"); do
     hear "$out/$policy" "$round"
     step "policy_$round" "$here/make_policy.py" "${texts[@]}" --babble "${kinds[@]}" --start "$out/$policy" \
-        --tokenizer "$out/policy_0/tokenizer.json" --tokens 12e6 --lr 4e-4 --dialogues 20000 --out "$out/policy_$round"
+        --tokenizer "$out/policy_0/tokenizer.json" --tokens 40e6 --lr 6e-4 --dropout 0.15 --dialogues 50000 --out "$out/policy_$round"
     policy=policy_$round
 done
 hear "$out/$policy" last
