@@ -2,14 +2,19 @@
 
 A command is finished when WORK/stages/NAME.json says so; its output is appended to WORK/logs/NAME.log. One
 that was begun is called again with --resume, and continues from what it has on disk.
+
+An evaluation that ends without some of its dialogues is tried once more and then counts as finished: a
+dialogue that can never be played must not stop the study.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from measures import has_ended
 
 from mapo.errors import InputError
 from mapo.evals.processes import run_logged
@@ -19,6 +24,8 @@ from mapo.store import RunDir
 from mapo.untrusted import PYTHON
 
 SCRIPT = "script"
+ATTEMPTS = 2
+"""How often an evaluation may try to play the dialogues that it misses."""
 
 
 def mapo(name: str, folder: Path, *words: object, after: Sequence[str] = ()) -> Stage:
@@ -38,7 +45,8 @@ class OutOfTimeError(Exception):
 
 
 class Runner:
-    """Runs commands in `work`, `jobs` at a time, until `deadline` (of time.monotonic)."""
+    """Runs commands in `work`, `jobs` at a time, until `deadline` (of time.monotonic). `failed` maps commands
+    to the reason."""
 
     def __init__(self, work: Path, jobs: int = 1, deadline: float | None = None) -> None:
         self.work, self.jobs, self.deadline = work, jobs, deadline
@@ -53,9 +61,12 @@ class Runner:
             fix = "Repeat the earlier settings, or use another --work"
             raise InputError(error.problem, where=error.where, fix=fix) from None
 
-    async def run(self, commands: Sequence[Stage]) -> None:
+    async def run(self, commands: Sequence[Stage], repeat: Callable[[Stage], bool] = lambda _: True) -> None:
         """Run the commands that are not finished. A failed one does not stop the others, except those that
-        come after it. Raises OutOfTimeError at the deadline, after ending the commands that run."""
+        come after it. Raises OutOfTimeError at the deadline, after ending the commands that run.
+
+        `repeat` says whether a command that left something out is tried again.
+        """
         todo = [command for command in commands if not self.finished(command)]
         gate = asyncio.Semaphore(self.jobs)
         over = {command.name: asyncio.Event() for command in todo}
@@ -69,7 +80,7 @@ class Runner:
                     self.failed[command.name] = f"needs {missing[0]}, which failed"
                     return
                 async with gate:
-                    await self._run(command)
+                    await self._run(command, repeat)
             finally:
                 over[command.name].set()
 
@@ -80,19 +91,32 @@ class Runner:
         except TimeoutError:
             raise OutOfTimeError from None
 
-    async def _run(self, command: Stage) -> None:
+    async def _run(self, command: Stage, repeat: Callable[[Stage], bool]) -> None:
         began, earlier = time.monotonic(), float(self.files.read(command).get("seconds", 0.0))
         self.files.write(command, finished=False, seconds=earlier)
         print(f"{command.name} begins", flush=True)
         problem: str | None = "it was stopped"
         try:
-            problem = await run_logged(_words(command), RunDir(self.work).logs / f"{command.name}.log")
+            problem = await self._attempt(command, repeat)
         finally:
             seconds = earlier + time.monotonic() - began
             self.files.write(command, finished=problem is None, seconds=seconds)
         if problem is not None:
             self.failed[command.name] = problem
         print(f"{command.name} {f'failed: {problem}' if problem else f'took {seconds:.0f} s'}", flush=True)
+
+    async def _attempt(self, command: Stage, repeat: Callable[[Stage], bool]) -> str | None:
+        """Return why a command failed, if it did. One that ends without some of its dialogues or items is
+        tried again, and then counts as finished."""
+        log = RunDir(self.work).logs / f"{command.name}.log"
+        for attempt in range(1, ATTEMPTS + 1):
+            problem = await run_logged(_words(command), log)
+            if problem is None or not has_ended(command.folder):
+                return problem
+            if attempt == ATTEMPTS or not repeat(command):
+                break
+        print(f"{command.name} goes on without what could not be played or answered: {problem}", flush=True)
+        return None
 
     def _loop_deadline(self) -> float | None:
         if self.deadline is None:

@@ -1,89 +1,87 @@
-"""Result files and a page of tables. The files have the form of docs/results (scripts/docs_tables.py)."""
+"""Result files and a page of tables: the primary comparison first, everything else as secondary.
+
+The files have the form of docs/results (scripts/docs_tables.py).
+"""
 
 from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from costs import stage_seconds, training_costs
+from costs import training_costs
 from measures import (
+    MethodScores,
     agreement,
     agreement_by_step,
+    all_pairs,
+    complete_tests,
     differences,
+    left_out,
     method_scores,
     quality_of,
     read_run,
     rejudged,
+    scores_with_zeros,
 )
-from stages import kept, tuning_scores
+from plan import read_plan
 from study import BASE, HERE, Run, Study
 
-from mapo.errors import InputError, MapoError
+from mapo.errors import MapoError
 from mapo.evals.compare.comparison import compare
-from mapo.show.figures import Panel, Picture, label_axes, looks_of, save_picture
+from mapo.report import build, write
+from mapo.runs.claim import digest
 from mapo.store import RunDir, read_steps, write_atomic
 
 Row = dict[str, Any]
+Table = tuple[str, dict[str, str], list[Row]]
+"""What a table is about, its columns (title and format), and its rows."""
+AllScores = Mapping[str, Mapping[str, MethodScores]]
+"""Scores by judge and method."""
+NOTHING: Table = "", {}, []
 COMMAND = "python examples/real_proof/proof.py {} --work WORK"
-TITLES = {
-    "methods": "Test",
-    "differences": "Paired differences",
-    "tuning": "Learning rates",
-    "judges": "Judges",
-    "people": "User and director",
-    "quality": "Replies",
-    "agreement": "Agreement of the judges over training",
-    "keep": "What the models could do before",
-    "pairs": "Blind pairs",
-    "cost": "Cost",
-}
 
 
 def write_results(study: Study) -> list[str]:
-    """Write results/*.json, curves.json, curves.png and report.md; return the names of the tables."""
-    tables = {
-        "methods": (_methods(study), "test"),
-        "differences": (_differences(study), "test"),
-        "tuning": (_tuning(study), "tune"),
-        "judges": (_judges(study), "judges"),
-        "people": (_people(study), "people"),
-        "quality": (_quality(study), "quality"),
-        "agreement": (_agreement(study), "quality"),
-        "keep": (_keep(study), "keep"),
-        "pairs": (_pairs(study), "verdicts"),
-        "cost": (_cost(study), "cost"),
-    }
-    written = []
-    for name, ((setup, columns, rows), stage) in tables.items():
+    """Write results/*.json, trainings.html and report.md; return the names of the tables."""
+    scores = {judge: method_scores(study, judge) for judge in "ba"}
+    tables = (
+        ("primary", "Primary comparison", "test", partial(_primary, scores=scores)),
+        ("methods", "Test", "test", partial(_methods, scores=scores)),
+        ("differences", "Other paired differences", "test", partial(_differences, scores=scores)),
+        ("left_out", "Cases left out", "test", _left_out),
+        ("quality", "Replies", "quality", _quality),
+        ("agreement", "Agreement of the judges over training", "quality", _agreement),
+        ("keep", "What the models could do before", "keep", _keep),
+        ("pairs", "Blind pairs", "verdicts", _pairs),
+        ("judges", "Judges", "judges", _judges),
+        ("people", "User and director", "people", _people),
+        ("tuning", "Learning rates", "tune", _tuning),
+        ("cost", "Cost", "train", _cost),
+    )
+    render = runpy.run_path(str(HERE.parents[1] / "scripts" / "docs_tables.py"))["render"]
+    parts, written = ["# MAPO on a real language model"], []
+    for name, title, stage, make in tables:
+        file = study.results / f"{name}.json"
+        file.unlink(missing_ok=True)
+        setup, columns, rows = make(study)
         if rows:
             table = {"command": COMMAND.format(stage), "setup": setup, "columns": columns, "rows": rows}
-            _write(study.results / f"{name}.json", table)
+            _write(file, table)
             written.append(name)
-    curves = _curves(study)
-    _write(study.results / "curves.json", curves)
-    figure = _draw(study, curves)
-    _write(study.results / "seconds.json", stage_seconds(study))
-    render = runpy.run_path(str(HERE.parents[1] / "scripts" / "docs_tables.py"))["render"]
-    parts = ["# MAPO on a real language model", *_notes(study)]
-    for name in written:
-        table = json.loads((study.results / f"{name}.json").read_text("utf-8"))
-        parts += [f"## {TITLES[name]}", render(table).strip()]
-    if figure:
-        parts += ["## Learning curves", "![EPM-Q in training and validation](results/curves.png)"]
+        if rows or name == "primary":
+            parts += [f"## {title}", *([render(table).strip()] if rows else [])]
+        if name == "primary":
+            parts += [*_notes(study), "# Secondary results"]
+    runs = [f"{run.name}={folder}" for run in study.trainings if (folder := study.run(run)).exists()]
+    if runs:
+        write(build(runs), study.results / "trainings.html")
+        parts.append("Learning curves: [trainings.html](results/trainings.html)")
     write_atomic(study.work / "report.md", "\n\n".join(parts) + "\n")
     return written
-
-
-def write_cost(study: Study) -> int:
-    """Write results/cost.json alone; return the number of finished trainings."""
-    setup, columns, rows = _cost(study)
-    if rows:
-        table = {"command": COMMAND.format("cost"), "setup": setup, "columns": columns, "rows": rows}
-        _write(study.results / "cost.json", table)
-    return len(rows)
 
 
 def _write(path: Path, data: Any) -> None:
@@ -91,17 +89,32 @@ def _write(path: Path, data: Any) -> None:
 
 
 def _notes(study: Study) -> list[str]:
-    model = Path(study.inputs.model).name
-    return [
-        f"Policy: {model}. Training judge: A. Test judge: B. The two learned from different policies' "
-        "recordings, with different seeds.",
-        "Tests are played under B, whose levels also steer the director and end the dialogues. A's scores "
-        "are of the same dialogues, judged again: a dialogue that A would have continued counts as not "
-        "passed, so read A's scores for their order and differences, not for passes.",
-    ]
-
-
-Table = tuple[str, dict[str, str], list[Row]]
+    plan, missing = read_plan(study), left_out(study)
+    notes = []
+    if plan:
+        notes.append(
+            f"Named on {plan['written']}, before the trainings (`plan.json`, {digest(plan)[:12]}). Metric: "
+            f"{plan['metric']}. Test: {plan['test']}. Correction: {plan['correction']}; level "
+            f"{plan['level']:g}. Everything below is secondary."
+        )
+        cases = plan["cases"]["count"]
+        notes.append(
+            f"Left out: {len(missing)} of {cases} cases, for all methods and seeds alike, because a test "
+            "could not play them (see below)."
+            if missing
+            else f"Left out: none of {cases} cases."
+        )
+    complete = complete_tests(study)
+    if waiting := [run.name for run in study.tested if run not in complete]:
+        notes.append(f"Not tested, or lost too many cases, so not in any table: {', '.join(waiting)}.")
+    notes.append(
+        f"Policy: {Path(study.inputs.model).name}. Training judge: A. Test judge: B. The two learned from "
+        "different policies' recordings, with different seeds. Tests are played under B, whose levels also "
+        "steer the director and end the dialogues. A's scores are of the same dialogues, judged again: a "
+        "dialogue that A would have continued counts as not passed, so read A's scores for their order and "
+        "differences, not for passes."
+    )
+    return notes
 
 
 def _flat(row: Row, name: str, value: dict[str, Any] | None) -> None:
@@ -136,17 +149,64 @@ def _fits(form: str, row: Row) -> bool:
     return True
 
 
-def _methods(study: Study) -> Table:
-    under_b, under_a = method_scores(study, "b"), method_scores(study, "a")
+def _primary(study: Study, scores: AllScores) -> Table:
+    plan = read_plan(study)
+    if not plan:
+        return NOTHING
+    tested = {run.name for run in complete_tests(study)}
+    waiting = [name for name in plan["runs"] if name not in tested]
+    pairs = [(a, b) for a, _, b in (text.partition(" - ") for text in plan["comparisons"])]
+    zeros = differences(scores_with_zeros(study), pairs) if left_out(study) else []
+    with_zeros = {found["difference"]: found["p_holm"] for found in zeros}
     rows = []
-    for name, scores in under_b.items():
-        passes, n = scores.passes
-        row: Row = {"method": name, "seeds": len(scores.seeds), "passes": f"{passes}/{n}"}
-        low, high = scores.passes_interval
+    for found in differences(scores["b"], pairs):
+        row = {key: found[key] for key in ("difference", "seeds", "cases")}
+        _flat(row, "mean", found)
+        if waiting:
+            row["verdict"] = f"not complete: {', '.join(waiting)}"
+        else:
+            row |= {"p": found["p"], "p_holm": found["p_holm"], "zeros": with_zeros.get(found["difference"])}
+            sure = found["p_holm"] is not None and found["p_holm"] < plan["level"]
+            row["verdict"] = ("higher" if found["mean"] > 0 else "lower") if sure else "undecided"
+        rows.append(row)
+    columns = {
+        "comparison": "{difference}",
+        **_with_interval("EPM-Q, judge B", "mean", "+.1f"),
+        "seeds": "{seeds}",
+        "cases": "{cases}",
+        "p": "{p:.3f}",
+        "p (Holm)": "{p_holm:.3f}",
+        "p (Holm), left out as 0": "{zeros:.3f}",
+        "verdict": "{verdict}",
+    }
+    return _table("Paired by case and seed; 95 % bootstrap over cases and seeds.", columns, rows)
+
+
+def _left_out(study: Study) -> Table:
+    """Return a table of the cases that count for no method."""
+    rows = [
+        {"judge": judge.upper(), "case": case, "runs": ", ".join(runs)}
+        for judge in "ba"
+        for case, runs in left_out(study, judge).items()
+    ]
+    columns = {"judge": "{judge}", "case": "{case}", "missing in": "{runs}"}
+    setup = (
+        "Cases without a judged dialogue in one of the tests. They count for no method and seed in "
+        "the tables of this judge, so that all methods are compared on the same cases."
+    )
+    return _table(setup, columns, rows)
+
+
+def _methods(_: Study, scores: AllScores) -> Table:
+    rows = []
+    for name, own in scores["b"].items():
+        passes, n = own.passes
+        row: Row = {"method": name, "seeds": len(own.seeds), "passes": f"{passes}/{n}"}
+        low, high = own.passes_interval
         row |= {"passes_low": 100 * low, "passes_high": 100 * high}
-        _flat(row, "b", {"mean": scores.mean, "interval": scores.interval})
-        if name in under_a:
-            _flat(row, "a", {"mean": under_a[name].mean, "interval": under_a[name].interval})
+        _flat(row, "b", {"mean": own.mean, "interval": own.interval})
+        if again := scores["a"].get(name):
+            _flat(row, "a", {"mean": again.mean, "interval": again.interval})
         rows.append(row)
     columns = {
         "method": "{method}",
@@ -164,13 +224,15 @@ def _methods(study: Study) -> Table:
     )
 
 
-def _differences(study: Study) -> Table:
+def _differences(study: Study, scores: AllScores) -> Table:
     rows = []
-    for judge in ("b", "a"):
-        for found in differences(method_scores(study, judge)):
+    primary = read_plan(study).get("comparisons", ())
+    for judge, methods in scores.items():
+        pairs = [p for p in all_pairs(methods) if judge == "a" or " - ".join(p) not in primary]
+        for found in differences(methods, pairs):
             row = {key: found[key] for key in ("difference", "seeds", "cases", "p", "p_holm", "p_seeds")}
             row["judge"] = judge.upper()
-            _flat(row, "mean", {"mean": found["mean"], "interval": found["interval"]})
+            _flat(row, "mean", found)
             rows.append(row)
     columns = {
         "judge": "{judge}",
@@ -191,18 +253,24 @@ def _differences(study: Study) -> Table:
 
 
 def _tuning(study: Study) -> Table:
-    scores = tuning_scores(study)
-    methods = [name for name, method in study.settings.methods.items() if not method.rate_of]
-    chosen = {m: study.rate(m) for m in methods} if study.rates_file.exists() else {}
-    rows = [{**row, "chosen": "yes" if chosen.get(row["method"]) == row["rate"] else ""} for row in scores]
+    if not study.rates_file.exists():
+        return NOTHING
+    found = json.loads(study.rates_file.read_text("utf-8"))
+    rows = [
+        {**row, "chosen": "yes" if found["chosen"][row["method"]] == row["rate"] else ""}
+        for row in found["scores"]
+    ]
     columns = {
         "method": "{method}",
         "rate": "{rate:g}",
         "validation EPM-Q": "{epm_q:.1f}",
         "chosen": "{chosen}",
     }
-    steps, seed = study.settings.tune.steps, study.settings.tune.seed
-    return _table(f"{steps} steps each, seed {seed}, validation under judge A.", columns, rows)
+    setup = (
+        f"{study.settings.tune.steps} steps each, seed {study.settings.tune.seed}, validation under judge A "
+        f"on the {found['scenarios']} scenarios that all of them played; {found['left_out']} left out."
+    )
+    return _table(setup, columns, rows)
 
 
 def _judges(study: Study) -> Table:
@@ -249,7 +317,7 @@ HEALTH = ("repeated", "shared", "as_assistant", "other_language", "off_persona",
 
 def _people(study: Study) -> Table:
     if not study.people_file.exists():
-        return "", {}, []
+        return NOTHING
     found = json.loads(study.people_file.read_text("utf-8"))
     rows = []
     for kind, cast in found["casts"].items():
@@ -349,17 +417,17 @@ def _agreement(study: Study) -> Table:
 def _keep(study: Study) -> Table:
     runs = [
         f"{run.method if run.method == BASE else run.name}={folder}"
-        for run in kept(study)
+        for run in (Run(BASE, 0), *study.trainings)
         for name in ("emobench", "eqbench")
         if RunDir(folder := study.kept(run, name)).result.exists()
     ]
     if not runs:
-        return "", {}, []
+        return NOTHING
     try:
         found = compare(runs)
     except MapoError as error:
         print(f"keep: {error}")
-        return "", {}, []
+        return NOTHING
     rows = []
     for (model, label), entry in found.cells.items():
         row: Row = {"model": model, "score": f"{entry.benchmark}, {label}", "n": f"{entry.n}/{entry.of}"}
@@ -383,7 +451,7 @@ def _keep(study: Study) -> Table:
 def _pairs(study: Study) -> Table:
     file = study.work / "pairs_counts.json"
     if not file.exists():
-        return "", {}, []
+        return NOTHING
     found = json.loads(file.read_text("utf-8"))
     row: Row = {
         **{k: found[k] for k in ("trained", "base", "tie", "p")},
@@ -406,18 +474,7 @@ def _pairs(study: Study) -> Table:
 
 
 def _cost(study: Study) -> Table:
-    rows, priced = [], []
-    for found in training_costs(study):
-        costs = found.pop("judge_cost")
-        cast = found.pop("cast_cost")
-        priced = list(costs)
-        found |= {f"judge_{i}": costs[m] for i, m in enumerate(costs)}
-        found |= {f"cast_{i}": cast[m] for i, m in enumerate(cast)}
-        found["judge_tokens"] = (found.pop("judge_prompt_tokens") + found.pop("judge_output_tokens")) / 1e6
-        found["sampled_tokens"] /= 1e6
-        found["trained_tokens"] /= 1e6
-        found.pop("judge_calls")
-        rows.append(found)
+    rows, priced = training_costs(study)
     columns = {
         "run": "{run}",
         "steps": "{steps}",
@@ -437,61 +494,3 @@ def _cost(study: Study) -> Table:
         "the typical call of `mapo plan`."
     )
     return _table(setup, columns, rows)
-
-
-# ---- curves
-
-
-def _curves(study: Study) -> list[Row]:
-    curves = []
-    for run in study.trainings:
-        steps = read_steps(RunDir(study.run(run)).metrics)
-        if steps:
-            keys = (
-                "step",
-                "dialogues",
-                "score",
-                "reward",
-                "kl_start",
-                "entropy",
-                "reply_tokens",
-                "grad_norm",
-            )
-            lines = [{key: step.get(key) for key in keys} for step in steps]
-            checks = [{"step": s["step"], **s["validation"]} for s in steps if "validation" in s]
-            curves.append({"run": run.name, "method": run.method, "steps": lines, "validation": checks})
-    return curves
-
-
-def _draw(study: Study, curves: list[Row]) -> list[Path]:
-    """Draw training scores, validation scores, KL and length by step, one line per run."""
-    methods = list(dict.fromkeys(curve["method"] for curve in curves))
-    looks = dict(zip(methods, looks_of(methods), strict=True))
-
-    def panel(title: str, part: str, key: str, label: str) -> Panel:
-        def draw(axes: Any) -> None:
-            for curve in curves:
-                points = [(p["step"], p[key]) for p in curve[part] if p.get(key) is not None]
-                look = looks[curve["method"]]
-                if points:
-                    axes.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.line)
-            label_axes(axes, "step", label, whole=True)
-
-        return Panel(title, draw)
-
-    picture = Picture(
-        "curves",
-        "",
-        [
-            panel("Training, judge A", "steps", "score", "EPM-Q"),
-            panel("Validation, judge A", "validation", "epm_q", "EPM-Q"),
-            panel("Distance from the start", "steps", "kl_start", "KL"),
-            panel("Length", "steps", "reply_tokens", "tokens per reply"),
-        ],
-        key=[(looks[m], m) for m in methods],
-    )
-    try:
-        return save_picture(picture, study.results, ("png", "svg")) if curves else []
-    except InputError as error:
-        print(f"no figure: {error}")
-        return []

@@ -6,18 +6,19 @@ Every stage is a coroutine that runs the commands that are still missing. `only`
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
-from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from acts import write_acts
 from commands import Runner, mapo, script
-from measures import is_complete, read_run, rejudged
+from inputs import RECORDED_RESULTS, copy_inputs, recorded_lines
+from measures import complete_tests, is_complete, left_out, lost_cases, read_run, rejudged, scores_of
+from plan import write_plan
 from study import BASE, HERE, Run, Study
 
 from mapo.errors import InputError
@@ -27,20 +28,25 @@ from mapo.realsim.fidelity.compare import compare_users
 from mapo.realsim.fidelity.reading import UserMessages, read_simulated
 from mapo.runs.claim import digest
 from mapo.scenarios.sets import load_scenarios
-from mapo.store import RunDir, read_steps, write_atomic
+from mapo.store import BadLine, RunDir, read_dialogues, write_atomic
 
 OFFICIAL = 30
 """Official test cases of EMPA."""
-RECORDED_RESULTS = "results"
 TOKENIZER = ("tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "chat_template.jinja")
 """Without the first of them, adapters use the tokenizer of their base model."""
 PEOPLE_SEED = 7
 """Seed of the dialogues in which the casts are compared."""
 
 
-async def run_chosen(runner: Runner, commands: Sequence[Stage], only: Sequence[str]) -> None:
+async def run_chosen(
+    runner: Runner,
+    commands: Sequence[Stage],
+    only: Sequence[str],
+    repeat: Callable[[Stage], bool] = lambda _: True,
+) -> None:
     """Run the commands whose names match a pattern; "mapo_0" also means "train_mapo_0" and the like."""
-    await runner.run([c for c in commands if not only or any(matches(c.name, p) for p in only)])
+    chosen = [c for c in commands if not only or any(matches(c.name, p) for p in only)]
+    await runner.run(chosen, repeat)
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -51,11 +57,12 @@ def matches(name: str, pattern: str) -> bool:
 
 
 async def prepare(study: Study, runner: Runner, _: Sequence[str]) -> None:
-    """Copy the inputs into the work folder, split scenarios and recordings, and estimate start levels."""
+    """Copy the inputs into the work folder, split scenarios and recordings, estimate start levels, and write
+    the plan."""
     data = study.settings.data
     if not study.halves.exists():  # the last file of this stage that needs the inputs
         study.need("model", "cards", "turns")
-        _copy_inputs(study)
+        copy_inputs(study)
     total = len(load_scenarios(study.scenarios))
     rest = total - OFFICIAL if data.official else total - data.test
     sizes = [rest - data.validation, data.validation, *([] if data.official else [data.test])]
@@ -70,56 +77,8 @@ async def prepare(study: Study, runner: Runner, _: Sequence[str]) -> None:
         words = ["scenarios", "start-levels", study.scenarios, "--known", known]
         commands.append(mapo("start_levels", study.start_levels, *words))
     await runner.run(commands)
-
-
-def _copy_inputs(study: Study) -> None:
-    """Copy what the stages need, so that the work folder needs nothing from outside but the model."""
-    write_atomic(study.work / "train.toml", (HERE / "train.toml").read_bytes())
-    _copy(Path(study.inputs.cards), study.scenarios, native=not study.settings.data.official)
-    if study.inputs.results:
-        _copy_tree(Path(study.inputs.results), study.recordings / RECORDED_RESULTS)
-    _divide_recordings(study)
-
-
-def _copy(source: Path, target: Path, *, native: bool) -> None:
-    if native:
-        for file in sorted(source.glob("*.toml")):
-            write_atomic(target / file.name, file.read_bytes())
-        return
-    for name in ("cases", "scenarios"):
-        _copy_tree(source / name, target / name)
-    for name in ("case_metadata.json", "official_cases.txt"):
-        if (source / name).exists():
-            write_atomic(target / name, (source / name).read_bytes())
-
-
-def _copy_tree(source: Path, target: Path) -> None:
-    if target.exists():
-        return
-    if not source.is_dir():
-        raise InputError("there is no such folder", where=str(source))
-    draft = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    shutil.copytree(source, draft)
-    draft.replace(target)
-
-
-def _divide_recordings(study: Study) -> None:
-    """Give every second policy to judge A and the others to judge B."""
-    lines = list(_recorded_lines(Path(study.inputs.turns)))
-    policies = sorted({json.loads(line)["model"] for line in lines})
-    halves = {"all": policies, "a": policies[0::2], "b": policies[1::2]}
-    for name, own in halves.items():
-        chosen = [line for line in lines if json.loads(line)["model"] in own]
-        write_atomic(study.turns(name), gzip.compress(b"".join(chosen), mtime=0))
-    record = {name: own for name, own in halves.items() if name != "all"}
-    write_atomic(study.halves, json.dumps(record, indent=1) + "\n")
-
-
-def _recorded_lines(path: Path) -> Iterator[bytes]:
-    content = path.read_bytes()
-    text = gzip.decompress(content) if path.name.endswith(".gz") else content
-    yield from (line for line in text.splitlines(keepends=True) if line.strip())
+    if not runner.failed:
+        write_plan(study)
 
 
 # ---- judges
@@ -146,12 +105,16 @@ async def judges(study: Study, runner: Runner, only: Sequence[str]) -> None:
 
 
 def tidy(study: Study) -> None:
-    """Drop the tokenizers of finished roles. A folder must not change once it is used, so this comes before
-    every stage, and after those that train roles."""
+    """Drop the tokenizers of finished roles, and keep what the later stages need of finished trainings. A
+    folder must not change once it is used, so this comes before every stage, and after those that train."""
     people = study.work / "people"
     for folder in (study.judge("a"), study.judge("b"), people / "user", people / "director"):
         if (folder / ROLE_FILE).exists():
             drop_tokenizer(folder)
+    for run in study.trainings:
+        if RunDir(study.run(run)).summary.exists():
+            keep_adapters(study, run)
+            note_turns(study, run)
 
 
 def drop_tokenizer(folder: Path) -> None:
@@ -243,7 +206,7 @@ def _fidelity(result: dict[str, Any]) -> float:
 
 
 def _recorded_users(path: Path) -> Iterator[UserMessages]:
-    for line in map(json.loads, _recorded_lines(path)):
+    for line in map(json.loads, recorded_lines(path)):
         messages = tuple(turn["user"] for turn in line["turns"][1:])
         if messages:
             yield UserMessages(line["case"], messages)
@@ -266,33 +229,49 @@ async def tune(study: Study, runner: Runner, only: Sequence[str]) -> None:
         for m, rate in cells
     ]
     await run_chosen(runner, commands, only)
-    if all(map(runner.finished, commands)):
-        rows = {m: {rate: _validated(_tuned(study, m, rate)) for rate in settings.rates} for m in methods}
-        chosen = {m: max(scores, key=lambda rate: scores[rate]) for m, scores in rows.items()}
-        write_atomic(study.rates_file, json.dumps(chosen, indent=1) + "\n")
-        print("learning rates:", ", ".join(f"{m} {rate:g}" for m, rate in chosen.items()))
+    if all(map(runner.finished, commands)) and _rated(study) != cells:
+        _choose_rates(study, cells)
+
+
+def _rated(study: Study) -> list[tuple[str, float]]:
+    """Return the methods and rates among which was chosen."""
+    if not study.rates_file.exists():
+        return []
+    return [(row["method"], row["rate"]) for row in json.loads(study.rates_file.read_text("utf-8"))["scores"]]
 
 
 def _tuned(study: Study, method: str, rate: float) -> Path:
     return study.work / "tune" / f"{method}_{rate:g}"
 
 
-def _validated(folder: Path) -> float:
-    """Return the last validation score of a training; minus infinity if nothing was judged."""
+def _choose_rates(study: Study, cells: Sequence[tuple[str, float]]) -> None:
+    """Write rates.json: the last validation score of each short training, on the scenarios that all of them
+    could play, and the best rate of each method."""
+    played = {cell: _validated(_tuned(study, *cell)) for cell in cells}
+    common = set.intersection(*(set(jobs) for jobs in played.values()))
+    if not common:
+        raise InputError(
+            "no validation scenario was played in all short trainings", where=str(study.work / "tune")
+        )
     scores = [
-        step["validation"]["epm_q"] for step in read_steps(RunDir(folder).metrics) if "validation" in step
+        {"method": method, "rate": rate, "epm_q": fmean(jobs[job] for job in common)}
+        for (method, rate), jobs in played.items()
     ]
-    return float(scores[-1]) if scores else float("-inf")
+    chosen = {
+        method: max((s for s in scores if s["method"] == method), key=lambda s: s["epm_q"])["rate"]
+        for method, _ in cells
+    }
+    lost = len(set.union(*(set(jobs) for jobs in played.values()))) - len(common)
+    record = {"chosen": chosen, "scores": scores, "scenarios": len(common), "left_out": lost}
+    write_atomic(study.rates_file, json.dumps(record, indent=1) + "\n")
+    print("learning rates:", ", ".join(f"{method} {rate:g}" for method, rate in chosen.items()))
 
 
-def tuning_scores(study: Study) -> list[dict[str, Any]]:
-    """Return the validation scores of all finished short trainings."""
-    return [
-        {"method": method, "rate": rate, "epm_q": score}
-        for method in study.settings.methods
-        for rate in study.settings.tune.rates
-        if isfinite(score := _validated(_tuned(study, method, rate)))
-    ]
+def _validated(folder: Path) -> Mapping[tuple[str, str], float]:
+    """Return the scores of the last validation of a training, by dialogue."""
+    last = max(RunDir(folder).evals.glob("validation_*"), default=None)
+    scores = scores_of(last)
+    return scores.jobs if scores else {}
 
 
 async def train(study: Study, runner: Runner, only: Sequence[str]) -> None:
@@ -304,9 +283,18 @@ async def train(study: Study, runner: Runner, only: Sequence[str]) -> None:
     try:
         await run_chosen(runner, commands, only)
     finally:
-        for run, command in zip(study.trainings, commands, strict=True):
-            if runner.finished(command):
-                keep_adapters(study, run)
+        tidy(study)
+
+
+def note_turns(study: Study, run: Run) -> None:
+    """Write the number of turns of every dialogue of a finished training, validations included: the costs
+    need no more, so that the dialogues need not travel."""
+    source = RunDir(study.run(run))
+    if not study.turn_counts(run).exists():
+        files = [*source.dialogues.glob("step_*.jsonl"), *source.evals.glob("*/*.jsonl")]
+        read = (d for file in sorted(files) for d in read_dialogues(file))
+        turns = [len(d.turns) for d in read if not isinstance(d, BadLine) and d.turns]
+        write_atomic(study.turn_counts(run), json.dumps(turns) + "\n")
 
 
 def keep_adapters(study: Study, run: Run) -> None:
@@ -364,16 +352,17 @@ async def test(study: Study, runner: Runner, only: Sequence[str]) -> None:
         words = _eval_words(study, study.policy(run), "b", run.seed, cast=study.cast())
         words += ["--scenarios", study.split("test"), *study.settings.test.options]
         commands.append(mapo(f"test_{run.name}", study.test(run), *words))
-    await run_chosen(runner, commands, only)
+
+    def repeat(command: Stage) -> bool:
+        """A case that another test lost counts for no method, so it need not be tried again."""
+        lost = left_out(study)
+        return any(lost[case] == [command.folder.name] for case in lost_cases(command.folder))
+
+    await run_chosen(runner, commands, only, repeat)
     tests = {run.name: study.test(run) for run in complete_tests(study)}
     await runner.run(rejudging(study, "rejudge", "a", "test", study.test_a, tests))
     if missing := [run.name for run in study.trainings if run not in ready and run.name not in tests]:
         print(f"not trained yet, so not tested: {', '.join(missing)}")
-
-
-def complete_tests(study: Study) -> list[Run]:
-    """Return what was tested completely."""
-    return [run for run in study.tested if is_complete(study.test(run))]
 
 
 def rejudging(
@@ -471,6 +460,14 @@ def kept(study: Study) -> list[Run]:
     """Return the base model and the trained models that keep is about, as far as they exist."""
     wanted = [run for run in study.trainings if run.name in study.settings.keep.models]
     return [Run(BASE, 0), *(run for run in wanted if Path(study.policy(run)).exists())]
+
+
+def needs_policy(study: Study, run: Run) -> bool:
+    """Return whether a stage still needs the adapters of a training."""
+    given = {"emobench": study.inputs.emobench, "eqbench": study.inputs.eqbench}
+    wanted = [name for name, data in given.items() if data and run.name in study.settings.keep.models]
+    done = all(RunDir(study.kept(run, name)).result.exists() for name in wanted)
+    return not (done and is_complete(study.test(run)))
 
 
 RUNNING: dict[str, Callable[[Study, Runner, Sequence[str]], Any]] = {

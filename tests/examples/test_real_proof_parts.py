@@ -1,7 +1,10 @@
 """Parts of examples/real_proof that need no model: settings, names, verdicts, numbers of replies."""
 
+import asyncio
+import hashlib
 import importlib
 import json
+import random
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 from mapo.errors import InputError
 from mapo.records import encode_dialogue
 from mapo.scenarios.scenario import Memory
-from mapo.scenarios.sets import load_scenarios
+from mapo.scenarios.sets import load_scenarios, read_set
 from mapo.store import RunDir, write_atomic
 from support.recordings import recordings
 
@@ -122,7 +125,7 @@ def test_differences_are_of_the_cases_that_both_sides_played(module):
     methods = module("measures").MethodScores
     base = methods("base", {0: scores(module, {"a": 10.0, "b": 20.0, "hard": 0.0})})
     mapo = methods("mapo", {0: scores(module, {"a": 11.0, "b": 23.0})})  # "hard" broke off
-    [row] = module("measures").differences({"base": base, "mapo": mapo})
+    [row] = module("measures").differences({"base": base, "mapo": mapo}, [("mapo", "base"), ("mapo", "grpo")])
     assert (row["mean"], row["cases"]) == (2.0, 2)  # (1 + 3) / 2; over all cases it would be 7
 
 
@@ -134,18 +137,160 @@ def test_seeds_of_the_same_cases_do_not_narrow_the_interval_of_passes(module):
     assert thrice.passes_interval == pytest.approx(once.passes_interval)
 
 
-def test_only_complete_tests_count_and_more_seeds_do_not_share_more_replies(module, tmp_path):
+def write_test(study, run, dialogues, planned, *, ended=True):
+    """Write the files of a test: its dialogues, and what was planned."""
+    folder = RunDir(study.test(run))
+    write_atomic(
+        folder.manifest, json.dumps({"schema": "mapo.empa/1", "scenarios": dict.fromkeys(planned, "")})
+    )
+    write_atomic(folder.empa_dialogues, b"".join(encode_dialogue(d) + b"\n" for d in dialogues))
+    if ended:
+        write_atomic(folder.health, "{}")
+
+
+@pytest.fixture
+def played():
+    """Return one judged dialogue per scenario, of six scenarios."""
+    return {r.dialogue.scenario: r.dialogue for r in recordings(1, 6, turns=1)}
+
+
+def test_only_complete_tests_count_and_more_seeds_do_not_share_more_replies(module, tmp_path, played):
     study = opened(module, tmp_path)
     runs = study.tested[:3]  # the base model with three seeds
-    lines = b"".join(encode_dialogue(r.dialogue) + b"\n" for r in recordings(1, 4, turns=1))
     for run in runs:
-        write_atomic(RunDir(study.test(run)).empa_dialogues, lines)
+        write_test(study, run, played.values(), played, ended=False)
     assert module("measures").quality_of(study, runs) is None
     shared = []
     for run in runs:
         write_atomic(RunDir(study.test(run)).health, "{}")
         shared.append(module("measures").quality_of(study, runs)["shared_replies"])
     assert shared[0] == shared[1] == shared[2] < 1
+
+
+def test_a_case_that_one_test_lost_counts_for_no_method(module, tmp_path, played):
+    measures, study = module("measures"), opened(module, tmp_path)
+    base, mapo = study.tested[0], next(run for run in study.tested if run.name == "mapo_0")
+    lost, *others = played
+    broken = replace(played[lost], error="its context is full")
+    write_test(study, base, played.values(), played)
+    write_test(study, mapo, [broken, *(played[case] for case in others)], played)
+    assert measures.left_out(study) == {lost: ["mapo_0"]}
+    scores = measures.method_scores(study, "b")
+    assert {case for method in scores.values() for case, _ in method.seeds[0].jobs} == set(others)
+    zeros = measures.scores_with_zeros(study)
+    assert [len(zeros[name].seeds[0].jobs) for name in ("base", "mapo")] == [6, 6]
+    assert zeros["mapo"].seeds[0].jobs[lost, lost] == 0
+
+
+def test_a_test_that_lost_many_cases_has_failed(module, tmp_path, played):
+    study = opened(module, tmp_path)
+    run = study.tested[0]
+    write_test(study, run, list(played.values())[:4], played)  # a third is lost
+    assert module("measures").complete_tests(study) == []
+    assert not module("measures").has_ended(study.test(run))
+
+
+@pytest.mark.parametrize(("ended", "attempts", "failed"), [(True, 2, False), (False, 1, True)])
+def test_an_evaluation_without_some_dialogues_is_tried_again_and_kept(
+    module, tmp_path, played, monkeypatch, ended, attempts, failed
+):
+    commands, study = module("commands"), opened(module, tmp_path)
+    run = study.tested[0]
+    write_test(study, run, list(played.values())[:5], played, ended=ended)
+    calls = tmp_path / "calls.txt"
+    program = f"open({str(calls)!r}, 'a').write('x'); raise SystemExit(1)"
+    monkeypatch.setattr(commands, "_words", lambda _: [sys.executable, "-c", program])
+    runner, command = commands.Runner(tmp_path), commands.mapo("test_base_0", study.test(run), "eval")
+    asyncio.run(runner.run([command]))
+    assert len(calls.read_text()) == attempts
+    assert (list(runner.failed), runner.finished(command)) == (["test_base_0"] * failed, not failed)
+
+
+# ---- the plan
+
+
+def planned(module, work, *changes):
+    """Open a study with two test scenarios, and write its plan."""
+    study = opened(module, work, "data.official=false", *changes)
+    files = read_set("builtin:test").files
+    contents = {name: files[name].read_bytes() for name in sorted(files)[:2]}
+    for name, content in contents.items():
+        write_atomic(study.scenarios / f"{name}.toml", content)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    write_atomic(study.manifest, json.dumps({"train": {}, "validation": {}, "test": hashes}))
+    module("plan").write_plan(study)
+    return study
+
+
+def test_the_primary_comparison_is_named_before_the_trainings(module, tmp_path):
+    study = planned(module, tmp_path)
+    plan = module("plan").read_plan(study)
+    assert plan["comparisons"] == ["mapo - base", "mapo - grpo"]
+    assert len(plan["runs"]) == 9 and plan["cases"]["count"] == 2
+    planned(module, tmp_path, "primary.comparisons=['mapo - turn']")  # nothing is trained yet
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages" / "train_mapo_0.json").write_text("{}")
+    planned(module, tmp_path)
+    with pytest.raises(InputError, match="named before"):
+        planned(module, tmp_path, "primary.comparisons=['mapo - base']")
+
+
+def test_a_primary_comparison_needs_known_methods(module, tmp_path):
+    with pytest.raises(InputError, match="no method 'best'"):
+        opened(module, tmp_path, "primary.comparisons=['mapo - best']")
+
+
+def test_the_report_has_no_p_before_the_primary_comparison_is_complete(module, tmp_path, played):
+    study = planned(module, tmp_path, "primary.comparisons=['mapo - base']", "test.base_seeds=1")
+    runs = {run.name: run for run in study.tested}
+    for name in ("base_0", "mapo_0"):
+        write_test(study, runs[name], played.values(), played)
+    module("report").write_results(study)
+    [row] = json.loads((study.results / "primary.json").read_text())["rows"]
+    assert row["verdict"] == "not complete: mapo_1, mapo_2" and "p" not in row
+    page = (tmp_path / "report.md").read_text()
+    assert page.index("## Primary comparison") < page.index("# Secondary results") < page.index("## Test")
+
+
+# ---- archives
+
+
+def test_an_archive_in_parts(module, tmp_path):
+    packing, study = module("packing"), opened(module, tmp_path / "work")
+    finished, open_run = study.run(study.trainings[0]), study.run(study.trainings[1])
+    content = random.Random(0).randbytes(5000)
+    for folder in (finished, open_run):
+        write_atomic(RunDir(folder).checkpoint(1) / "optimizer.safetensors", content)
+        write_atomic(RunDir(folder).dialogues / "step_00001.jsonl", "{}")
+    write_atomic(RunDir(finished).summary, "{}")
+    parts = packing.pack(study, tmp_path / "proof.tar.gz", part_bytes=2000)
+    assert len(parts) > 2 and max(part.stat().st_size for part in parts) <= 2000
+    packing.unpack(tmp_path / "new", tmp_path / "proof.tar.gz")
+    new = module("study").open_study(tmp_path / "new", None, (), {})
+    assert (RunDir(new.run(new.trainings[1])).checkpoint(1) / "optimizer.safetensors").read_bytes() == content
+    assert not RunDir(new.run(new.trainings[0])).checkpoints.exists()
+    assert not RunDir(new.run(new.trainings[0])).dialogues.exists()
+    with pytest.raises(InputError, match="not empty"):
+        packing.unpack(tmp_path / "new", tmp_path / "proof.tar.gz")
+    parts[1].write_bytes(b"x")
+    with pytest.raises(InputError, match="damaged"):
+        packing.unpack(tmp_path / "other", tmp_path / "proof.tar.gz")
+    parts[1].unlink()
+    with pytest.raises(InputError, match="cannot be unpacked"):
+        packing.unpack(tmp_path / "other", tmp_path / "proof.tar.gz")
+    assert not (tmp_path / "other").exists()
+
+
+def test_adapters_travel_until_they_are_tested(module, tmp_path, played):
+    study = opened(module, tmp_path / "work", emobench="data")
+    tested, kept_too = (next(r for r in study.trainings if r.name == name) for name in ("grpo_0", "mapo_0"))
+    for run in (tested, kept_too):
+        assert module("stages").needs_policy(study, run)
+        write_test(study, run, played.values(), played)
+    assert not module("stages").needs_policy(study, tested)
+    assert module("stages").needs_policy(study, kept_too)
+    write_atomic(RunDir(study.kept(kept_too, "emobench")).result, "{}")
+    assert not module("stages").needs_policy(study, kept_too)
 
 
 def test_verdicts_before_there_are_pairs(module, tmp_path):
