@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
-from measures import has_ended
+from measures import has_ended, lost_cases
 
 from mapo.errors import InputError
 from mapo.evals.processes import run_logged
@@ -28,10 +29,10 @@ ATTEMPTS = 2
 """How often an evaluation may try to play the dialogues that it misses."""
 
 
-def mapo(name: str, folder: Path, *words: object, after: Sequence[str] = ()) -> Stage:
+def mapo(name: str, folder: Path, *words: object) -> Stage:
     """Return a `mapo` command that writes to `folder` and can be resumed."""
     arguments = tuple(map(str, words))
-    return Stage(name, "mapo", folder, (*arguments, "--out", str(folder)), arguments, tuple(after))
+    return Stage(name, "mapo", folder, (*arguments, "--out", str(folder)), arguments)
 
 
 def script(name: str, file: Path, *words: object) -> Stage:
@@ -45,11 +46,13 @@ class OutOfTimeError(Exception):
 
 
 class Runner:
-    """Runs commands in `work`, `jobs` at a time, until `deadline` (of time.monotonic). `failed` maps commands
-    to the reason."""
+    """Runs commands in `work`, `jobs` at a time, until `deadline` (of time.monotonic). `only` are patterns of
+    command names. `failed` maps commands to the reason."""
 
-    def __init__(self, work: Path, jobs: int = 1, deadline: float | None = None) -> None:
-        self.work, self.jobs, self.deadline = work, jobs, deadline
+    def __init__(
+        self, work: Path, jobs: int = 1, deadline: float | None = None, only: Sequence[str] = ()
+    ) -> None:
+        self.work, self.jobs, self.deadline, self.only = work, jobs, deadline, only
         self.files = StageFiles(work)
         self.failed: dict[str, str] = {}
 
@@ -61,32 +64,30 @@ class Runner:
             fix = "Repeat the earlier settings, or use another --work"
             raise InputError(error.problem, where=error.where, fix=fix) from None
 
-    async def run(self, commands: Sequence[Stage], repeat: Callable[[Stage], bool] = lambda _: True) -> None:
-        """Run the commands that are not finished. A failed one does not stop the others, except those that
-        come after it. Raises OutOfTimeError at the deadline, after ending the commands that run.
+    async def run(
+        self,
+        commands: Sequence[Stage],
+        *,
+        always: bool = False,
+        repeat: Callable[[Stage], bool] = lambda _: True,
+    ) -> None:
+        """Run the commands that are not finished and that `only` names (with `always`, all). A failed one
+        does not stop the others. Raises OutOfTimeError at the deadline, after ending those that run.
 
         `repeat` says whether a command that left something out is tried again.
         """
-        todo = [command for command in commands if not self.finished(command)]
+        chosen = [
+            c for c in commands if always or not self.only or any(matches(c.name, p) for p in self.only)
+        ]
         gate = asyncio.Semaphore(self.jobs)
-        over = {command.name: asyncio.Event() for command in todo}
 
         async def one(command: Stage) -> None:
-            for name in command.after:
-                if name in over:
-                    await over[name].wait()
-            try:
-                if missing := [name for name in command.after if name in self.failed]:
-                    self.failed[command.name] = f"needs {missing[0]}, which failed"
-                    return
-                async with gate:
-                    await self._run(command, repeat)
-            finally:
-                over[command.name].set()
+            async with gate:
+                await self._run(command, repeat)
 
         try:
             async with asyncio.timeout_at(self._loop_deadline()), asyncio.TaskGroup() as group:
-                for command in todo:
+                for command in [command for command in chosen if not self.finished(command)]:
                     group.create_task(one(command))
         except TimeoutError:
             raise OutOfTimeError from None
@@ -111,17 +112,25 @@ class Runner:
         log = RunDir(self.work).logs / f"{command.name}.log"
         for attempt in range(1, ATTEMPTS + 1):
             problem = await run_logged(_words(command), log)
-            if problem is None or not has_ended(command.folder):
-                return problem
+            lost = lost_cases(command.folder) if RunDir(command.folder).health.exists() else set()
+            if problem is None and not lost:
+                return None
+            if not has_ended(command.folder):
+                return problem or f"{len(lost)} cases could not be played"
             if attempt == ATTEMPTS or not repeat(command):
                 break
-        print(f"{command.name} goes on without what could not be played or answered: {problem}", flush=True)
+        print(f"{command.name} goes on without {', '.join(sorted(lost)) or 'some items'}", flush=True)
         return None
 
     def _loop_deadline(self) -> float | None:
         if self.deadline is None:
             return None
         return asyncio.get_running_loop().time() + self.deadline - time.monotonic()
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a command has this name; "mapo_0" also means "train_mapo_0" and the like."""
+    return fnmatch(name, pattern) or fnmatch(name.partition("_")[2], pattern)
 
 
 def _words(command: Stage) -> list[str]:

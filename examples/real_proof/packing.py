@@ -21,8 +21,8 @@ from mapo.store import RunDir, write_atomic
 
 UNNEEDED = ("tensorboard", "empa", "cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm", ".lock")
 """What is in no archive: copies and caches."""
-BYTES_PER_SECOND = 20e6
-"""A cautious estimate of the speed of packing."""
+BYTES_PER_SECOND = 10e6
+"""The speed of packing on a busy processor."""
 
 
 def pack(study: Study, file: Path, *, everything: bool = False, part_bytes: int = 50_000_000) -> list[Path]:
@@ -38,7 +38,7 @@ def pack(study: Study, file: Path, *, everything: bool = False, part_bytes: int 
     with tarfile.open(whole, "w:gz", compresslevel=1) as archive:
         for path in _wanted(study, everything=everything):
             archive.add(path, arcname=str(path.relative_to(study.work)))
-    entries = []
+    entries: list[dict[str, str]] = []
     with open(whole, "rb") as content:
         while part := content.read(part_bytes):
             name = f"{file.name}.{len(entries):03d}"

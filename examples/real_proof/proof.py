@@ -89,14 +89,14 @@ def _run(study: Study, args: argparse.Namespace) -> int:
 
 
 def _run_stages(study: Study, args: argparse.Namespace) -> int:
-    runner = Runner(study.work, args.jobs, _deadline(study, args))
+    runner = Runner(study.work, args.jobs, _deadline(study, args), args.only)
     for name in STAGES if args.stage == "all" else (args.stage,):
         print(f"== {name}", flush=True)
         if name in QUIET:
             QUIET[name](study)
             continue
         try:
-            work = RUNNING[name](study, runner, args.only)
+            work = RUNNING[name](study, runner)
             until_stopped(work, study.work, lambda: "finished commands are kept", command="the same command")
         except OutOfTimeError:
             print(f"stopped in stage {name} within {args.minutes:g} minutes; run the same command to go on")
@@ -112,7 +112,7 @@ def _deadline(study: Study, args: argparse.Namespace) -> float | None:
     """Return when the commands are stopped: early enough to end them, and to pack, within --minutes."""
     if args.minutes is None:
         return None
-    seconds = 60 * args.minutes
+    seconds = 60 * float(args.minutes)
     spare = SECONDS_TO_END + (0 if args.pack is None else 5 + seconds_to_pack(study))
     return time.monotonic() + max(seconds - spare, seconds / 2)
 

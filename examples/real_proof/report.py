@@ -165,7 +165,8 @@ def _primary(study: Study, scores: AllScores) -> Table:
         if waiting:
             row["verdict"] = f"not complete: {', '.join(waiting)}"
         else:
-            row |= {"p": found["p"], "p_holm": found["p_holm"], "zeros": with_zeros.get(found["difference"])}
+            row |= {key: found[key] for key in ("p", "p_holm", "p_seeds")}
+            row["zeros"] = with_zeros.get(found["difference"])
             sure = found["p_holm"] is not None and found["p_holm"] < plan["level"]
             row["verdict"] = ("higher" if found["mean"] > 0 else "lower") if sure else "undecided"
         rows.append(row)
@@ -177,6 +178,7 @@ def _primary(study: Study, scores: AllScores) -> Table:
         "p": "{p:.3f}",
         "p (Holm)": "{p_holm:.3f}",
         "p (Holm), left out as 0": "{zeros:.3f}",
+        "p (t over seeds)": "{p_seeds:.3f}",
         "verdict": "{verdict}",
     }
     return _table("Paired by case and seed; 95 % bootstrap over cases and seeds.", columns, rows)

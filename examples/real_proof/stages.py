@@ -1,7 +1,6 @@
 """The stages that run models: what each of them calls, and what it decides.
 
-Every stage is a coroutine that runs the commands that are still missing. `only` are patterns of command names
-(mapo_0, tune_grpo_*).
+Every stage is a coroutine that runs the commands that are still missing.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 from acts import write_acts
 from commands import Runner, mapo, script
 from inputs import RECORDED_RESULTS, copy_inputs, recorded_lines
-from measures import complete_tests, is_complete, left_out, lost_cases, read_run, rejudged, scores_of
+from measures import complete_tests, is_complete, left_out, lost_cases, rejudged, scores_of
 from plan import write_plan
 from study import BASE, HERE, Run, Study
 
@@ -38,25 +36,10 @@ PEOPLE_SEED = 7
 """Seed of the dialogues in which the casts are compared."""
 
 
-async def run_chosen(
-    runner: Runner,
-    commands: Sequence[Stage],
-    only: Sequence[str],
-    repeat: Callable[[Stage], bool] = lambda _: True,
-) -> None:
-    """Run the commands whose names match a pattern; "mapo_0" also means "train_mapo_0" and the like."""
-    chosen = [c for c in commands if not only or any(matches(c.name, p) for p in only)]
-    await runner.run(chosen, repeat)
-
-
-def matches(name: str, pattern: str) -> bool:
-    return fnmatch(name, pattern) or fnmatch(name.partition("_")[2], pattern)
-
-
 # ---- prepare
 
 
-async def prepare(study: Study, runner: Runner, _: Sequence[str]) -> None:
+async def prepare(study: Study, runner: Runner) -> None:
     """Copy the inputs into the work folder, split scenarios and recordings, estimate start levels, and write
     the plan."""
     data = study.settings.data
@@ -69,22 +52,22 @@ async def prepare(study: Study, runner: Runner, _: Sequence[str]) -> None:
     words = ["scenarios", "split", study.scenarios, "--sizes", "/".join(map(str, sizes))]
     split = mapo("split", study.manifest, *words, *(["--official"] if data.official else []))
     parts = [study.split(part) for part in ("train", "validation", "test")]
-    words = ["scenarios", "check", *parts]
-    check = Stage("check", "mapo", study.manifest, tuple(words), tuple(parts), after=("split",))
-    commands = [split, check]
+    commands = [Stage("check", "mapo", study.manifest, ("scenarios", "check", *parts), tuple(parts))]
     known = study.recordings / RECORDED_RESULTS
     if known.exists():
         words = ["scenarios", "start-levels", study.scenarios, "--known", known]
         commands.append(mapo("start_levels", study.start_levels, *words))
-    await runner.run(commands)
-    if not runner.failed:
-        write_plan(study)
+    for step in ([split], commands):
+        await runner.run(step, always=True)
+        if runner.failed:
+            return
+    write_plan(study)
 
 
 # ---- judges
 
 
-async def judges(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def judges(study: Study, runner: Runner) -> None:
     """Train judge A (training) and judge B (test) on different policies, with different seeds."""
     study.need("model")
     settings = study.settings.judges
@@ -99,7 +82,7 @@ async def judges(study: Study, runner: Runner, only: Sequence[str]) -> None:
         for name, seed in zip("ab", settings.seeds, strict=True)
     ]
     try:
-        await run_chosen(runner, commands, only)
+        await runner.run(commands)
     finally:
         tidy(study)
 
@@ -128,13 +111,13 @@ def drop_tokenizer(folder: Path) -> None:
 # ---- people
 
 
-async def people(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def people(study: Study, runner: Runner) -> None:
     """Train a user and a director from recordings, let both casts play validation scenarios with the base
     model, and compare their health."""
     settings, folder = study.settings.people, study.work / "people"
     learning = _learning(study)
     try:
-        await run_chosen(runner, learning, only)
+        await runner.run(learning)
     finally:
         tidy(study)
     commands = []
@@ -145,7 +128,7 @@ async def people(study: Study, runner: Runner, only: Sequence[str]) -> None:
         words += ["--scenarios", study.split("validation"), "--max-turns", _training_turns(study)]
         words += settings.options
         commands.append(mapo(f"people_{kind}", folder / kind, *words))
-    await run_chosen(runner, commands, only)
+    await runner.run(commands)
     if all(map(runner.finished, [*learning, *commands])):
         _compare_people(study)
 
@@ -215,7 +198,7 @@ def _recorded_users(path: Path) -> Iterator[UserMessages]:
 # ---- trainings
 
 
-async def tune(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def tune(study: Study, runner: Runner) -> None:
     """Train every method with every learning rate for a few steps, and choose by validation under judge A."""
     settings = study.settings.tune
     if len(settings.rates) == 1:
@@ -228,7 +211,7 @@ async def tune(study: Study, runner: Runner, only: Sequence[str]) -> None:
         _train(study, f"tune_{m}_{rate:g}", _tuned(study, m, rate), m, rate, settings.seed, budget)
         for m, rate in cells
     ]
-    await run_chosen(runner, commands, only)
+    await runner.run(commands)
     if all(map(runner.finished, commands)) and _rated(study) != cells:
         _choose_rates(study, cells)
 
@@ -253,7 +236,7 @@ def _choose_rates(study: Study, cells: Sequence[tuple[str, float]]) -> None:
         raise InputError(
             "no validation scenario was played in all short trainings", where=str(study.work / "tune")
         )
-    scores = [
+    scores: list[dict[str, Any]] = [
         {"method": method, "rate": rate, "epm_q": fmean(jobs[job] for job in common)}
         for (method, rate), jobs in played.items()
     ]
@@ -274,14 +257,14 @@ def _validated(folder: Path) -> Mapping[tuple[str, str], float]:
     return scores.jobs if scores else {}
 
 
-async def train(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def train(study: Study, runner: Runner) -> None:
     """Train every method and seed, and keep the adapters of the last step."""
     commands = [
         _train(study, f"train_{run.name}", study.run(run), run.method, study.rate(run.method), run.seed)
         for run in study.trainings
     ]
     try:
-        await run_chosen(runner, commands, only)
+        await runner.run(commands)
     finally:
         tidy(study)
 
@@ -344,7 +327,7 @@ def _training_turns(study: Study) -> int:
 # ---- tests
 
 
-async def test(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def test(study: Study, runner: Runner) -> None:
     """Test everything under judge B, then have judge A read the same dialogues."""
     ready = [run for run in study.tested if run.method == BASE or Path(study.policy(run)).exists()]
     commands = []
@@ -358,9 +341,9 @@ async def test(study: Study, runner: Runner, only: Sequence[str]) -> None:
         lost = left_out(study)
         return any(lost[case] == [command.folder.name] for case in lost_cases(command.folder))
 
-    await run_chosen(runner, commands, only, repeat)
+    await runner.run(commands, repeat=repeat)
     tests = {run.name: study.test(run) for run in complete_tests(study)}
-    await runner.run(rejudging(study, "rejudge", "a", "test", study.test_a, tests))
+    await runner.run(rejudging(study, "rejudge", "a", "test", study.test_a, tests), always=True)
     if missing := [run.name for run in study.trainings if run not in ready and run.name not in tests]:
         print(f"not trained yet, so not tested: {', '.join(missing)}")
 
@@ -370,11 +353,7 @@ def rejudging(
 ) -> list[Stage]:
     """Return one command in which a judge reads the dialogues of all runs that it has not read yet: starting
     a process per run would take longer than judging."""
-    missing = {
-        run: folder
-        for run, folder in runs.items()
-        if (again := rejudged(out, run)) is None or len(read_run(again)) < len(read_run(folder))
-    }
+    missing = {run: folder for run, folder in runs.items() if rejudged(out, run) is None}
     if not missing:
         return []
     number = digest(sorted(missing))[:6]
@@ -396,7 +375,7 @@ def _eval_words(study: Study, model: str, judge: str, seed: int, cast: tuple[str
 # ---- quality
 
 
-async def quality(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def quality(study: Study, runner: Runner) -> None:
     """Have judge B read the validation dialogues of every training and of the base model, and compute the
     likelihood of all tested replies under the base model."""
     folders = [*base_validation(study), *(f for run in study.trainings for f in validation_runs(study, run))]
@@ -406,7 +385,7 @@ async def quality(study: Study, runner: Runner, only: Sequence[str]) -> None:
         pairs = [f"{study.test(run)}={study.likelihood(run)}" for run in missing]
         name = f"likelihood_{digest([run.name for run in missing])[:6]}"
         commands.append(script(name, HERE / "likelihood.py", study.inputs.model, *pairs))
-    await run_chosen(runner, commands, only)
+    await runner.run(commands)
 
 
 def validation_runs(study: Study, run: Run) -> Iterator[Path]:
@@ -440,7 +419,7 @@ def _validation(study: Study, name: str, rubric: Path, files: Sequence[Path]) ->
 # ---- keep
 
 
-async def keep(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def keep(study: Study, runner: Runner) -> None:
     """Run EmoBench and EQ-Bench v2 of the base model and of some trained ones."""
     commands, settings = [], study.settings.keep
     for run in kept(study):
@@ -453,7 +432,7 @@ async def keep(study: Study, runner: Runner, only: Sequence[str]) -> None:
                 commands.append(mapo(f"{name}_{run.name}", study.kept(run, name), *words))
     if not commands:
         print("neither --emobench nor --eqbench was given: nothing to test")
-    await run_chosen(runner, commands, only)
+    await runner.run(commands)
 
 
 def kept(study: Study) -> list[Run]:
@@ -470,7 +449,7 @@ def needs_policy(study: Study, run: Run) -> bool:
     return not (done and is_complete(study.test(run)))
 
 
-RUNNING: dict[str, Callable[[Study, Runner, Sequence[str]], Any]] = {
+RUNNING: dict[str, Callable[[Study, Runner], Any]] = {
     "prepare": prepare,
     "judges": judges,
     "people": people,

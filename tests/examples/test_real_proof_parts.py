@@ -59,7 +59,7 @@ def test_the_shipped_settings(module, tmp_path):
 
 
 def test_only_names_a_run_or_a_command(module):
-    matches = module("stages").matches
+    matches = module("commands").matches
     names = ("train_mapo_0", "test_mapo_0", "train_mapo_10", "tune_mapo_0.0001")
     assert [name for name in names if matches(name, "mapo_0")] == ["train_mapo_0", "test_mapo_0"]
     assert [name for name in names if matches(name, "train_*")] == ["train_mapo_0", "train_mapo_10"]
@@ -190,20 +190,36 @@ def test_a_test_that_lost_many_cases_has_failed(module, tmp_path, played):
     assert not module("measures").has_ended(study.test(run))
 
 
-@pytest.mark.parametrize(("ended", "attempts", "failed"), [(True, 2, False), (False, 1, True)])
+@pytest.mark.parametrize(
+    ("ended", "status", "attempts", "failed"),
+    [(True, 1, 2, False), (True, 0, 2, False), (False, 1, 1, True)],  # with 0, a dialogue was never judged
+)
 def test_an_evaluation_without_some_dialogues_is_tried_again_and_kept(
-    module, tmp_path, played, monkeypatch, ended, attempts, failed
+    module, tmp_path, played, monkeypatch, ended, status, attempts, failed
 ):
     commands, study = module("commands"), opened(module, tmp_path)
     run = study.tested[0]
     write_test(study, run, list(played.values())[:5], played, ended=ended)
     calls = tmp_path / "calls.txt"
-    program = f"open({str(calls)!r}, 'a').write('x'); raise SystemExit(1)"
+    program = f"open({str(calls)!r}, 'a').write('x'); raise SystemExit({status})"
     monkeypatch.setattr(commands, "_words", lambda _: [sys.executable, "-c", program])
     runner, command = commands.Runner(tmp_path), commands.mapo("test_base_0", study.test(run), "eval")
     asyncio.run(runner.run([command]))
     assert len(calls.read_text()) == attempts
     assert (list(runner.failed), runner.finished(command)) == (["test_base_0"] * failed, not failed)
+
+
+def test_rates_are_chosen_on_the_scenarios_that_all_short_trainings_played(module, tmp_path, played):
+    study = opened(module, tmp_path)
+    cells = [("mapo", 1e-4), ("mapo", 2e-4)]
+    for (method, rate), lost in zip(cells, (0, 2), strict=True):
+        file = tmp_path / "tune" / f"{method}_{rate:g}" / "eval" / "validation_00004" / "dialogues.jsonl"
+        write_atomic(file, b"".join(encode_dialogue(d) + b"\n" for d in list(played.values())[lost:]))
+    module("stages")._choose_rates(study, cells)
+    record = json.loads(study.rates_file.read_text())
+    assert (record["scenarios"], record["left_out"]) == (4, 2)
+    assert record["scores"][0]["epm_q"] == record["scores"][1]["epm_q"]  # the same four dialogues
+    assert study.rate("mapo") == 1e-4
 
 
 # ---- the plan
