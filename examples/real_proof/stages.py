@@ -115,13 +115,14 @@ async def people(study: Study, runner: Runner) -> None:
     """Train a user and a director from recordings, let both casts play validation scenarios with the base
     model, and compare their health."""
     settings, folder = study.settings.people, study.work / "people"
+    kinds = ("prompted", "learned") if settings.learn else ("prompted",)
     learning = _learning(study)
     try:
         await runner.run(learning)
     finally:
         tidy(study)
     commands = []
-    for kind in ("prompted", *(["learned"] if settings.learn else [])):
+    for kind in kinds:
         if kind == "learned" and not all(map(runner.finished, learning)):
             continue
         words = _eval_words(study, study.inputs.model, "a", PEOPLE_SEED, cast=study.cast_of(kind))
@@ -129,8 +130,8 @@ async def people(study: Study, runner: Runner) -> None:
         words += settings.options
         commands.append(mapo(f"people_{kind}", folder / kind, *words))
     await runner.run(commands)
-    if all(map(runner.finished, [*learning, *commands])):
-        _compare_people(study)
+    if all(map(runner.finished, [*learning, *commands])) and not _are_compared(study, kinds):
+        _compare_people(study, kinds)
 
 
 def _learning(study: Study) -> list[Stage]:
@@ -139,15 +140,7 @@ def _learning(study: Study) -> list[Stage]:
     common = ["--scenarios", study.scenarios, "--model", study.inputs.model]
     sources: dict[str, list[Path]] = {"user": [study.turns("all")]}
     if "director" in settings.learn:
-        known = {scenario.id: scenario for scenario in load_scenarios(study.scenarios)}
-        results = study.recordings / RECORDED_RESULTS
-        sources["director"] = write_acts(results, known, study.recordings / "acts")
-        if not sources["director"]:
-            raise InputError(
-                "there are no EMPA result files from which a director could learn",
-                where=str(results),
-                fix="Run `prepare` with --results, or set people.learn=['user']",
-            )
+        sources["director"] = _recorded_acts(study)
     options = {"user": settings.user_options, "director": settings.director_options}
     return [
         mapo(
@@ -162,11 +155,35 @@ def _learning(study: Study) -> list[Stage]:
     ]
 
 
-def _compare_people(study: Study) -> None:
+def _recorded_acts(study: Study) -> list[Path]:
+    """Return the run directories with a director's acts, and write them if they are missing."""
+    results, folder = study.recordings / RECORDED_RESULTS, study.recordings / "acts"
+    if not folder.exists():
+        known = {scenario.id: scenario for scenario in load_scenarios(study.scenarios)}
+        draft = folder.with_name(".acts.tmp")
+        shutil.rmtree(draft, ignore_errors=True)
+        if not write_acts(results, known, draft):
+            raise InputError(
+                "there are no EMPA result files from which a director could learn",
+                where=str(results),
+                fix="Run `prepare` with --results, or set people.learn=['user']",
+            )
+        draft.replace(folder)
+    return sorted(folder.iterdir())
+
+
+def _are_compared(study: Study, kinds: Sequence[str]) -> bool:
+    if not study.people_file.exists():
+        return False
+    record = json.loads(study.people_file.read_text("utf-8"))
+    return set(record["casts"]) == set(kinds) and study.settings.people.use in ("auto", record["chosen"])
+
+
+def _compare_people(study: Study, kinds: Sequence[str]) -> None:
     """Write people.json: health and fidelity of both casts, and which one is used."""
     rows: dict[str, dict[str, Any]] = {}
     recorded = list(_recorded_users(study.turns("all")))
-    for kind in ("prompted", *(["learned"] if study.settings.people.learn else [])):
+    for kind in kinds:
         folder = study.work / "people" / kind
         health = json.loads(RunDir(folder).health.read_text(encoding="utf-8"))
         try:
@@ -174,18 +191,16 @@ def _compare_people(study: Study) -> None:
         except InputError as error:  # too few dialogues for a classifier
             fidelity = {"problem": str(error)}
         rows[kind] = {"health": health, "fidelity": fidelity}
-    chosen = study.settings.people.use
-    if chosen == "auto":
-        # The first of equals is "prompted".
-        chosen = min(
-            rows, key=lambda kind: (len(rows[kind]["health"]["warnings"]), -_fidelity(rows[kind]["fidelity"]))
-        )
+    chosen: str = study.settings.people.use
+    if chosen == "auto":  # the first of equals is "prompted"
+
+        def rank(kind: str) -> tuple[int, float]:
+            row = rows[kind]
+            return len(row["health"]["warnings"]), -float(row["fidelity"].get("score", 0.0))
+
+        chosen = min(rows, key=rank)
     write_atomic(study.people_file, json.dumps({"chosen": chosen, "casts": rows}, indent=1) + "\n")
     print(f"user and director: {chosen}")
-
-
-def _fidelity(result: dict[str, Any]) -> float:
-    return float(result.get("score", 0.0))
 
 
 def _recorded_users(path: Path) -> Iterator[UserMessages]:

@@ -1,11 +1,13 @@
 """Parts of examples/real_proof that need no model: settings, names, verdicts, numbers of replies."""
 
 import asyncio
+import contextlib
 import hashlib
 import importlib
 import json
 import random
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -207,6 +209,23 @@ def test_an_evaluation_without_some_dialogues_is_tried_again_and_kept(
     asyncio.run(runner.run([command]))
     assert len(calls.read_text()) == attempts
     assert (list(runner.failed), runner.finished(command)) == (["test_base_0"] * failed, not failed)
+
+
+@pytest.mark.parametrize(("seconds", "begins"), [(100, True), (900, False), (2000, True)])
+def test_a_test_that_would_not_end_in_time_waits_for_the_next_piece(
+    module, tmp_path, monkeypatch, seconds, begins
+):
+    """A test that takes longer than a whole piece begins anyway: it could never begin otherwise."""
+    commands, study = module("commands"), opened(module, tmp_path)
+    first, second = (commands.mapo(f"test_{run.name}", study.test(run), "eval") for run in study.tested[:2])
+    runner = commands.Runner(tmp_path, deadline=time.monotonic() + 600)
+    runner.began -= 1000  # a piece of 1600 seconds, of which 600 are left
+    runner.files.write(first, finished=True, seconds=seconds)
+    monkeypatch.setattr(commands, "_words", lambda _: [sys.executable, "-c", ""])
+    waits = contextlib.nullcontext() if begins else pytest.raises(commands.OutOfTimeError)
+    with waits:
+        asyncio.run(runner.run([first, second]))
+    assert runner.finished(second) == begins
 
 
 def test_rates_are_chosen_on_the_scenarios_that_all_short_trainings_played(module, tmp_path, played):
