@@ -56,7 +56,7 @@ def read_run(folder: Path) -> Sequence[Dialogue]:
 @lru_cache(maxsize=256)  # the report reads every test several times
 def _read(file: Path, *_: int) -> tuple[Dialogue, ...]:
     read = (d for d in read_dialogues(file) if not isinstance(d, BadLine))
-    known = deduplicated((d.id, d.usable, 0.0, d) for d in read)
+    known = deduplicated((d.id, d.usable, 0, d) for d in read)
     return tuple(d for d in known.values() if d.judged)
 
 
@@ -117,6 +117,10 @@ class Scores:
     @property
     def mean(self) -> float:
         return fmean(self.jobs.values())
+
+    def mean_of(self, jobs: Collection[tuple[str, str]]) -> float | None:
+        """Return the mean over some dialogues."""
+        return fmean(self.jobs[job] for job in jobs) if jobs else None
 
 
 def scores_of(folder: Path | None, without: Collection[str] = ()) -> Scores | None:
@@ -206,8 +210,8 @@ def differences(
             continue
         first, second = methods[a].seeds, methods[b].seeds
         common = sorted(first.keys() & second.keys())
-        jobs: list[dict[int, Jobs]] = [{s: side[s].jobs for s in common} for side in (first, second)]
-        grid = difference_grid(*jobs, common)
+        x, y = ({seed: side[seed].jobs for seed in common} for side in (first, second))
+        grid = difference_grid(x, y, common)
         if not grid.size:
             continue
         rows.append(
@@ -335,6 +339,7 @@ def agreement_by_step(study: Study, run: Run) -> list[dict[str, Any]]:
         if other is None or (found := agreement(read_run(folder), read_run(other))) is None:
             continue
         a, b = scores_of(folder), scores_of(other)
-        step = int(folder.name.rpartition("_")[2])
-        rows.append({"step": step, **found, "epm_q_a": a and a.mean, "epm_q_b": b and b.mean})
+        common = a.jobs.keys() & b.jobs.keys() if a and b else ()
+        means = {"epm_q_a": a and a.mean_of(common), "epm_q_b": b and b.mean_of(common)}
+        rows.append({"step": int(folder.name.rpartition("_")[2]), **found, **means})
     return rows

@@ -45,6 +45,8 @@ STAGES = (*RUNNING, *QUIET)
 REQUIRED = ("prepare", "judges", "people", "tune")
 """Without these stages the later ones cannot begin. The others go on with what there is."""
 STOPPED = 3
+SECONDS_OF_GROWTH = 20
+"""How much longer packing takes than it would have at the beginning."""
 
 
 def main() -> int:
@@ -113,7 +115,7 @@ def _deadline(study: Study, args: argparse.Namespace) -> float | None:
     if args.minutes is None:
         return None
     seconds = 60 * float(args.minutes)
-    spare = SECONDS_TO_END + (0 if args.pack is None else 5 + seconds_to_pack(study))
+    spare = SECONDS_TO_END + (0 if args.pack is None else SECONDS_OF_GROWTH + seconds_to_pack(study))
     return time.monotonic() + max(seconds - spare, seconds / 2)
 
 
