@@ -53,7 +53,7 @@ def read_run(folder: Path) -> Sequence[Dialogue]:
     return _read(file, state.st_mtime_ns, state.st_size)
 
 
-@lru_cache(maxsize=256)  # the report reads every test several times
+@lru_cache(maxsize=64)  # the report reads every test several times
 def _read(file: Path, *_: int) -> tuple[Dialogue, ...]:
     read = (d for d in read_dialogues(file) if not isinstance(d, BadLine))
     known = deduplicated((d.id, d.usable, 0, d) for d in read)

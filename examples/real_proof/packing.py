@@ -98,8 +98,10 @@ def _left_out(study: Study, path: Path, everything: bool) -> bool:
     if everything or len(path.parts) < 3:
         return False
     top, name, part = path.parts[:3]
-    if top == "tune":
-        return study.rates_file.exists()
+    if top == "tune" and study.rates_file.exists():
+        return True
+    if top in ("tune", "runs") and part == "checkpoints":  # a training continues from its last one
+        return path.parts[3] != max((study.work / top / name / part).glob("step_*")).name
     if top == "runs":
         return part == "dialogues" and _finished(study.work / top / name)
     return top == "policies" and any(r.name == name and not needs_policy(study, r) for r in study.trainings)

@@ -15,7 +15,7 @@ from typing import Any
 from acts import write_acts
 from commands import Runner, mapo, script
 from inputs import RECORDED_RESULTS, copy_inputs, recorded_lines
-from measures import complete_tests, is_complete, left_out, lost_cases, rejudged, scores_of
+from measures import complete_tests, left_out, lost_cases, rejudged, scores_of
 from plan import write_plan
 from study import BASE, HERE, Run, Study
 
@@ -296,8 +296,8 @@ def note_turns(study: Study, run: Run) -> None:
 
 
 def keep_adapters(study: Study, run: Run) -> None:
-    """Write the adapters of a finished training to policies/NAME, unless they are there. They use the
-    tokenizer of the base model."""
+    """Write the adapters of a finished training, or all its weights, to policies/NAME, unless they are there.
+    Adapters use the tokenizer of the base model."""
     folder, source = Path(study.policy(run)), RunDir(study.run(run))
     if folder.exists() or not source.checkpoints.exists():
         return
@@ -305,8 +305,10 @@ def keep_adapters(study: Study, run: Run) -> None:
     draft = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        shutil.copyfile(source.checkpoint(steps) / name, draft / name)
+    for file in source.checkpoint(steps).iterdir():
+        if file.name not in ("optimizer.safetensors", "state.json"):
+            shutil.copyfile(file, draft / file.name)
+    drop_tokenizer(draft)
     draft.replace(folder)
 
 
@@ -458,10 +460,11 @@ def kept(study: Study) -> list[Run]:
 
 def needs_policy(study: Study, run: Run) -> bool:
     """Return whether a stage still needs the adapters of a training."""
-    given = {"emobench": study.inputs.emobench, "eqbench": study.inputs.eqbench}
-    wanted = [name for name, data in given.items() if data and run.name in study.settings.keep.models]
-    done = all(RunDir(study.kept(run, name)).result.exists() for name in wanted)
-    return not (done and is_complete(study.test(run)))
+    needed = ["test"]
+    if run.name in study.settings.keep.models:
+        needed += [name for name in ("emobench", "eqbench") if getattr(study.inputs, name)]
+    records = [study.work / "stages" / f"{name}_{run.name}.json" for name in needed]
+    return not all(file.exists() and json.loads(file.read_bytes())["finished"] for file in records)
 
 
 RUNNING: dict[str, Callable[[Study, Runner], Any]] = {

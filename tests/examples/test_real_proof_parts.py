@@ -297,12 +297,15 @@ def test_an_archive_in_parts(module, tmp_path):
     for folder in (finished, open_run):
         write_atomic(RunDir(folder).checkpoint(1) / "optimizer.safetensors", content)
         write_atomic(RunDir(folder).dialogues / "step_00001.jsonl", "{}")
+    write_atomic(RunDir(open_run).checkpoint(0) / "optimizer.safetensors", content)  # an earlier one
     write_atomic(RunDir(finished).summary, "{}")
     parts = packing.pack(study, tmp_path / "proof.tar.gz", part_bytes=2000)
     assert len(parts) > 2 and max(part.stat().st_size for part in parts) <= 2000
     packing.unpack(tmp_path / "new", tmp_path / "proof.tar.gz")
     new = module("study").open_study(tmp_path / "new", None, (), {})
-    assert (RunDir(new.run(new.trainings[1])).checkpoint(1) / "optimizer.safetensors").read_bytes() == content
+    open_run = RunDir(new.run(new.trainings[1]))
+    assert (open_run.checkpoint(1) / "optimizer.safetensors").read_bytes() == content
+    assert not open_run.checkpoint(0).exists()
     assert not RunDir(new.run(new.trainings[0])).checkpoints.exists()
     assert not RunDir(new.run(new.trainings[0])).dialogues.exists()
     with pytest.raises(InputError, match="not empty"):
@@ -316,16 +319,18 @@ def test_an_archive_in_parts(module, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_adapters_travel_until_they_are_tested(module, tmp_path, played):
-    study = opened(module, tmp_path / "work", emobench="data")
+def test_adapters_travel_until_they_are_tested(module, tmp_path):
+    study, commands = opened(module, tmp_path, emobench="data"), module("commands")
     tested, kept_too = (next(r for r in study.trainings if r.name == name) for name in ("grpo_0", "mapo_0"))
-    for run in (tested, kept_too):
-        assert module("stages").needs_policy(study, run)
-        write_test(study, run, played.values(), played)
-    assert not module("stages").needs_policy(study, tested)
-    assert module("stages").needs_policy(study, kept_too)
-    write_atomic(RunDir(study.kept(kept_too, "emobench")).result, "{}")
-    assert not module("stages").needs_policy(study, kept_too)
+
+    def needed(run, *done):
+        for name in done:
+            command = commands.mapo(f"{name}_{run.name}", tmp_path / name)
+            commands.Runner(tmp_path).files.write(command, finished=True, seconds=1.0)
+        return module("stages").needs_policy(study, run)
+
+    assert [needed(tested), needed(tested, "test")] == [True, False]
+    assert [needed(kept_too), needed(kept_too, "test"), needed(kept_too, "emobench")] == [True, True, False]
 
 
 def test_verdicts_before_there_are_pairs(module, tmp_path):
