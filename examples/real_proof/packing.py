@@ -101,7 +101,8 @@ def _left_out(study: Study, path: Path, everything: bool) -> bool:
     if top == "tune" and study.rates_file.exists():
         return True
     if top in ("tune", "runs") and part == "checkpoints":  # a training continues from its last one
-        return path.parts[3] != max((study.work / top / name / part).glob("step_*")).name
+        last = max((study.work / top / name / part).glob("step_*"), default=None)
+        return last is not None and path.parts[3] != last.name
     if top == "runs":
         return part == "dialogues" and _finished(study.work / top / name)
     return top == "policies" and any(r.name == name and not needs_policy(study, r) for r in study.trainings)
