@@ -105,6 +105,8 @@ def _left_out(study: Study, path: Path, everything: bool) -> bool:
         return last is not None and path.parts[3] != last.name
     if top == "runs":
         return part == "dialogues" and _finished(study.work / top / name)
+    if top == "people" and name in ("user", "director") and part.endswith(".safetensors"):
+        return study.people_file.exists() and f"local:{study.work / top / name}" not in study.cast()
     return top == "policies" and any(r.name == name and not needs_policy(study, r) for r in study.trainings)
 
 

@@ -319,6 +319,16 @@ def test_an_archive_in_parts(module, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("chosen", ["prompted", "learned"])
+def test_a_learned_user_travels_if_it_was_chosen(module, tmp_path, chosen):
+    packing, study = module("packing"), opened(module, tmp_path / "work", model="m")
+    adapters = study.work / "people" / "user" / "adapter_model.safetensors"
+    write_atomic(adapters, b"weights")
+    assert adapters in packing._wanted(study)  # it is not decided yet
+    write_atomic(study.people_file, json.dumps({"chosen": chosen, "casts": {}}))
+    assert (adapters in packing._wanted(study)) == (chosen == "learned")
+
+
 def test_adapters_travel_until_they_are_tested(module, tmp_path):
     study, commands = opened(module, tmp_path, emobench="data"), module("commands")
     tested, kept_too = (next(r for r in study.trainings if r.name == name) for name in ("grpo_0", "mapo_0"))
