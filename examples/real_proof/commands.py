@@ -2,14 +2,21 @@
 
 A command is finished when WORK/stages/NAME.json says so; its output is appended to WORK/logs/NAME.log. One
 that was begun is called again with --resume, and continues from what it has on disk.
+
+An evaluation that ends without some of its dialogues is tried once more and then counts as finished: a
+dialogue that can never be played must not stop the study.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
+
+from measures import has_ended, lost_cases
 
 from mapo.errors import InputError
 from mapo.evals.processes import run_logged
@@ -19,12 +26,16 @@ from mapo.store import RunDir
 from mapo.untrusted import PYTHON
 
 SCRIPT = "script"
+ATTEMPTS = 2
+"""How often an evaluation may try to play the dialogues that it misses."""
+SAFETY = 1.3
+"""How much longer than earlier ones a test may take."""
 
 
-def mapo(name: str, folder: Path, *words: object, after: Sequence[str] = ()) -> Stage:
+def mapo(name: str, folder: Path, *words: object) -> Stage:
     """Return a `mapo` command that writes to `folder` and can be resumed."""
     arguments = tuple(map(str, words))
-    return Stage(name, "mapo", folder, (*arguments, "--out", str(folder)), arguments, tuple(after))
+    return Stage(name, "mapo", folder, (*arguments, "--out", str(folder)), arguments)
 
 
 def script(name: str, file: Path, *words: object) -> Stage:
@@ -38,11 +49,14 @@ class OutOfTimeError(Exception):
 
 
 class Runner:
-    """Runs commands in `work`, `jobs` at a time, until `deadline` (of time.monotonic)."""
+    """Runs commands in `work`, `jobs` at a time, until `deadline` (of time.monotonic). `only` are patterns of
+    command names. `failed` maps commands to the reason."""
 
-    def __init__(self, work: Path, jobs: int = 1, deadline: float | None = None) -> None:
-        self.work, self.jobs, self.deadline = work, jobs, deadline
-        self.files = StageFiles(work)
+    def __init__(
+        self, work: Path, jobs: int = 1, deadline: float | None = None, only: Sequence[str] = ()
+    ) -> None:
+        self.work, self.jobs, self.deadline, self.only = work, jobs, deadline, only
+        self.files, self.began = StageFiles(work), time.monotonic()
         self.failed: dict[str, str] = {}
 
     def finished(self, command: Stage) -> bool:
@@ -53,40 +67,58 @@ class Runner:
             fix = "Repeat the earlier settings, or use another --work"
             raise InputError(error.problem, where=error.where, fix=fix) from None
 
-    async def run(self, commands: Sequence[Stage]) -> None:
-        """Run the commands that are not finished. A failed one does not stop the others, except those that
-        come after it. Raises OutOfTimeError at the deadline, after ending the commands that run."""
-        todo = [command for command in commands if not self.finished(command)]
-        gate = asyncio.Semaphore(self.jobs)
-        over = {command.name: asyncio.Event() for command in todo}
+    async def run(
+        self,
+        commands: Sequence[Stage],
+        *,
+        always: bool = False,
+        repeat: Callable[[Stage], bool] = lambda _: True,
+    ) -> None:
+        """Run the commands that are not finished and that `only` names (with `always`, all). A failed one
+        does not stop the others. Raises OutOfTimeError at the deadline, after ending those that run.
+
+        `repeat` says whether a command that left something out is tried again.
+        """
+        chosen = [
+            c for c in commands if always or not self.only or any(matches(c.name, p) for p in self.only)
+        ]
+        gate, late = asyncio.Semaphore(self.jobs), []
 
         async def one(command: Stage) -> None:
-            for name in command.after:
-                if name in over:
-                    await over[name].wait()
-            try:
-                if missing := [name for name in command.after if name in self.failed]:
-                    self.failed[command.name] = f"needs {missing[0]}, which failed"
-                    return
-                async with gate:
-                    await self._run(command)
-            finally:
-                over[command.name].set()
+            async with gate:
+                if self._fits(command):
+                    await self._run(command, repeat)
+                else:
+                    late.append(command.name)
+                    print(f"{command.name} waits for more time", flush=True)
 
         try:
             async with asyncio.timeout_at(self._loop_deadline()), asyncio.TaskGroup() as group:
-                for command in todo:
+                for command in [command for command in chosen if not self.finished(command)]:
                     group.create_task(one(command))
         except TimeoutError:
             raise OutOfTimeError from None
+        if late:
+            raise OutOfTimeError
 
-    async def _run(self, command: Stage) -> None:
+    def _fits(self, command: Stage) -> bool:
+        """Return whether a test can be expected to end before the deadline, judging by earlier ones. All its
+        dialogues are in progress until it ends, and would have to be played again."""
+        if self.deadline is None or not command.name.startswith("test_"):
+            return True
+        folder = self.files.path(command).parent
+        records = [json.loads(file.read_bytes()) for file in folder.glob("test_*.json")]
+        # The time of the shortest one: that of others may include an interruption.
+        needed = SAFETY * min((float(r["seconds"]) for r in records if r["finished"]), default=0.0)
+        return needed <= self.deadline - time.monotonic() or needed > self.deadline - self.began
+
+    async def _run(self, command: Stage, repeat: Callable[[Stage], bool]) -> None:
         began, earlier = time.monotonic(), float(self.files.read(command).get("seconds", 0.0))
         self.files.write(command, finished=False, seconds=earlier)
         print(f"{command.name} begins", flush=True)
         problem: str | None = "it was stopped"
         try:
-            problem = await run_logged(_words(command), RunDir(self.work).logs / f"{command.name}.log")
+            problem = await self._attempt(command, repeat)
         finally:
             seconds = earlier + time.monotonic() - began
             self.files.write(command, finished=problem is None, seconds=seconds)
@@ -94,10 +126,31 @@ class Runner:
             self.failed[command.name] = problem
         print(f"{command.name} {f'failed: {problem}' if problem else f'took {seconds:.0f} s'}", flush=True)
 
+    async def _attempt(self, command: Stage, repeat: Callable[[Stage], bool]) -> str | None:
+        """Return why a command failed, if it did. One that ends without some of its dialogues or items is
+        tried again, and then counts as finished."""
+        log = RunDir(self.work).logs / f"{command.name}.log"
+        for attempt in range(1, ATTEMPTS + 1):
+            problem = await run_logged(_words(command), log)
+            lost = lost_cases(command.folder) if RunDir(command.folder).health.exists() else set()
+            if problem is None and not lost:
+                return None
+            if not has_ended(command.folder):
+                return problem or f"{len(lost)} cases could not be played"
+            if attempt == ATTEMPTS or not repeat(command):
+                break
+        print(f"{command.name} goes on without {', '.join(sorted(lost)) or 'some items'}", flush=True)
+        return None
+
     def _loop_deadline(self) -> float | None:
         if self.deadline is None:
             return None
         return asyncio.get_running_loop().time() + self.deadline - time.monotonic()
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a command has this name; "mapo_0" also means "train_mapo_0" and the like."""
+    return fnmatch(name, pattern) or fnmatch(name.partition("_")[2], pattern)
 
 
 def _words(command: Stage) -> list[str]:

@@ -17,63 +17,48 @@ from mapo.evals.reproduce.execute import StageFiles
 from mapo.models.ledger import cost_of
 from mapo.planning.demand import AGENT_ROLES, Demand, dialogue_demand
 from mapo.planning.rates import EXAMPLE, read_rates
-from mapo.store import BadLine, RunDir, read_dialogues, read_steps
+from mapo.store import RunDir, read_steps
 
 
-def training_costs(study: Study) -> list[dict[str, Any]]:
-    """Return one row per finished training: seconds, dialogues, tokens, calls, and API costs by model."""
+def training_costs(study: Study) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return one row per finished training (seconds, dialogues, millions of tokens, API costs), and the
+    models whose prices are known."""
     from mapo.cli.common.models import read_prices
 
     prices = read_prices(Path(study.inputs.prices)) if study.inputs.prices else {}
     rates = read_rates(tomllib.loads(EXAMPLE), "the example rates")
     rows = []
     for run in study.trainings:
-        folder = RunDir(study.run(run))
-        if not folder.summary.exists():
+        if not study.turn_counts(run).exists():
             continue
-        steps = read_steps(folder.metrics)
-        turns = _turns(folder)
-        judge, people = Demand(), Demand()
-        for n in turns:
-            judge += dialogue_demand(rates, "judge", n)
-            for role in AGENT_ROLES:
-                people += dialogue_demand(rates, role, n) if role != "judge" else Demand()
+        steps = read_steps(RunDir(study.run(run)).metrics)
+        turns = json.loads(study.turn_counts(run).read_text("utf-8"))
+        by_role = {
+            role: sum((dialogue_demand(rates, role, n) for n in turns), Demand()) for role in AGENT_ROLES
+        }
+        judge, everyone = by_role["judge"], sum(by_role.values(), Demand())
         rows.append(
             {
                 "run": run.name,
                 "steps": len(steps),
                 "dialogues": len(turns),
                 "turns": sum(turns),
-                "seconds": _seconds(study, f"train_{run.name}"),
+                "seconds": stage_seconds(study).get(f"train_{run.name}"),
                 "rollout_s": sum(step["rollout_s"] for step in steps),
                 "update_s": sum(step["update_s"] for step in steps),
-                "sampled_tokens": sum(step["sampled_tokens"] for step in steps),
-                "trained_tokens": sum(step["tokens"] for step in steps),
-                "judge_calls": sum(turns),
-                "judge_prompt_tokens": judge.prompt,
-                "judge_output_tokens": judge.output,
-                "judge_cost": {model: _cost(judge, price) for model, price in prices.items()},
-                "cast_cost": {model: _cost(people + judge, price) for model, price in prices.items()},
+                "sampled_tokens": sum(step["sampled_tokens"] for step in steps) / 1e6,
+                "trained_tokens": sum(step["tokens"] for step in steps) / 1e6,
+                "judge_tokens": (judge.prompt + judge.output) / 1e6,
+                **{f"judge_{i}": _cost(judge, price) for i, price in enumerate(prices.values())},
+                **{f"cast_{i}": _cost(everyone, price) for i, price in enumerate(prices.values())},
             }
         )
-    return rows
-
-
-def _turns(run: RunDir) -> list[int]:
-    """Return the turns of every dialogue of a training, validations included."""
-    files = [*run.dialogues.glob("step_*.jsonl"), *run.evals.glob("*/*.jsonl")]
-    read = (d for file in sorted(files) for d in read_dialogues(file))
-    return [len(d.turns) for d in read if not isinstance(d, BadLine) and d.turns]
+    return rows, list(prices)
 
 
 def _cost(demand: Demand, price: Any) -> float:
     counts = {"prompt": demand.prompt, "cached": demand.cached, "completion": demand.output}
     return cost_of(counts, price)
-
-
-def _seconds(study: Study, command: str) -> float | None:
-    """Return the seconds of a command, starts and interruptions included."""
-    return stage_seconds(study).get(command)
 
 
 def stage_seconds(study: Study) -> dict[str, float]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,6 +30,7 @@ from mapo.measure.stats import (
     t_test,
     wilson,
 )
+from mapo.runs.claim import read_manifest
 from mapo.runs.contents import deduplicated
 from mapo.sandbox.cast import flat_levels
 from mapo.sandbox.faults.manners import sentences, tokens
@@ -36,20 +38,66 @@ from mapo.scoring.folders import read_folders
 from mapo.store import BadLine, RunDir, read_dialogues
 from mapo.types import Dialogue
 
+MAX_LOST = 0.2
+"""A test that could not play more than this share of its cases has failed."""
+
 # ---- reading
 
 
-def read_run(folder: Path) -> list[Dialogue]:
+def read_run(folder: Path) -> Sequence[Dialogue]:
     """Return the judged dialogues of an evaluation; the last record of a dialogue counts."""
     file = RunDir(folder).empa_dialogues
-    read = (d for d in read_dialogues(file) if not isinstance(d, BadLine)) if file.exists() else ()
-    known = deduplicated((d.id, d.usable, 0.0, d) for d in read)
-    return [d for d in known.values() if d.judged]
+    if not file.exists():
+        return ()
+    state = file.stat()
+    return _read(file, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=64)  # the report reads every test several times
+def _read(file: Path, *_: int) -> tuple[Dialogue, ...]:
+    read = (d for d in read_dialogues(file) if not isinstance(d, BadLine))
+    known = deduplicated((d.id, d.usable, 0, d) for d in read)
+    return tuple(d for d in known.values() if d.judged)
+
+
+def lost_cases(folder: Path) -> set[str]:
+    """Return the scenarios of an evaluation without a judged dialogue."""
+    planned = read_manifest(RunDir(folder).manifest)["scenarios"]
+    return set(planned) - {d.scenario for d in read_run(folder)}
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether an evaluation has ended: it writes health.json last."""
-    return RunDir(folder).health.exists()
+    """Return whether an evaluation has ended, which writes health.json last, with most of its scenarios."""
+    if not RunDir(folder).health.exists():
+        return False
+    planned = read_manifest(RunDir(folder).manifest)["scenarios"]
+    return len(lost_cases(folder)) <= MAX_LOST * len(planned)
+
+
+def has_ended(folder: Path) -> bool:
+    """Return whether there is a usable result of an evaluation, of a rejudgement or of questions, even if
+    some of its dialogues or items are missing."""
+    run = RunDir(folder)
+    return run.swap.exists() or run.result.exists() or is_complete(folder)
+
+
+def left_out(study: Study, judge: str = "b") -> dict[str, list[str]]:
+    """Return the test cases that count for no method, with the runs in which they are missing: what one
+    test could not play, or what the judge could not read."""
+    cases: dict[str, list[str]] = {}
+    for run in complete_tests(study):
+        lost = lost_cases(study.test(run))
+        if judge == "a" and (again := rejudged(study.test_a, run.name)):
+            lost |= lost_cases(again)
+        for case in sorted(lost):
+            cases.setdefault(case, []).append(run.name)
+    return cases
+
+
+def complete_tests(study: Study) -> list[Run]:
+    """Return what was tested completely: of a test in progress, the cases that end first are not a fair
+    sample."""
+    return [run for run in study.tested if is_complete(study.test(run))]
 
 
 def rejudged(out: Path, name: str) -> Path | None:
@@ -70,12 +118,16 @@ class Scores:
     def mean(self) -> float:
         return fmean(self.jobs.values())
 
+    def mean_of(self, jobs: Collection[tuple[str, str]]) -> float | None:
+        """Return the mean over some dialogues."""
+        return fmean(self.jobs[job] for job in jobs) if jobs else None
 
-def scores_of(folder: Path | None) -> Scores | None:
-    """Return the scores of an evaluation, None if it has none."""
-    if folder is None or not RunDir(folder).empa_dialogues.exists():
+
+def scores_of(folder: Path | None, without: Collection[str] = ()) -> Scores | None:
+    """Return the scores of an evaluation, except for the cases in `without`; None if it has none."""
+    if folder is None or not folder.exists():
         return None
-    results = [result for part in read_folders(folder) for result in part.results]
+    results = [r for part in read_folders(folder) for r in part.results if r.case not in without]
     jobs = {(r.case, r.id): float(weigh(np.array(r.indices))[3]) for r in results}
     return Scores(jobs, sum(r.passed for r in results)) if jobs else None
 
@@ -118,37 +170,48 @@ def _interval(grid: Floats) -> Interval | None:
 
 
 def method_scores(study: Study, judge: str) -> dict[str, MethodScores]:
-    """Return the complete tests of every method under judge b (as played) or a (judged again)."""
+    """Return the complete tests of every method under judge b (as played) or a (judged again), all on the
+    same cases."""
     methods: dict[str, dict[int, Scores]] = {}
-    for run in study.tested:
-        if not is_complete(study.test(run)):  # the cases that end first are not a fair sample
-            continue
+    missing = left_out(study, judge)
+    for run in complete_tests(study):
         folder = study.test(run) if judge == "b" else rejudged(study.test_a, run.name)
-        if scores := scores_of(folder):
+        if scores := scores_of(folder, missing):
             methods.setdefault(run.method, {})[run.seed] = scores
+    return {name: MethodScores(name, seeds) for name, seeds in methods.items()}
+
+
+def scores_with_zeros(study: Study) -> dict[str, MethodScores]:
+    """Return the scores under judge b with 0 for every dialogue that could not be played, to see whether
+    leaving cases out matters."""
+    methods: dict[str, dict[int, Scores]] = {}
+    for run in complete_tests(study):
+        scores = scores_of(study.test(run)) or Scores({}, 0)
+        zeros = {(case, case): 0.0 for case in lost_cases(study.test(run))}
+        methods.setdefault(run.method, {})[run.seed] = Scores({**scores.jobs, **zeros}, scores.passes)
     return {name: MethodScores(name, seeds) for name, seeds in methods.items()}
 
 
 # ---- differences
 
 
-def differences(methods: dict[str, MethodScores]) -> list[dict[str, Any]]:
-    """Return paired differences: every method from the base model, and MAPO from every other method.
+def differences(
+    methods: Mapping[str, MethodScores], pairs: Sequence[tuple[str, str]]
+) -> list[dict[str, Any]]:
+    """Return the paired differences of methods.
 
     All numbers are of the cases that both sides played with every common seed. `interval` is over cases, and
     over seeds if both sides share several. `p` is the sign-flip test over cases (differences averaged over
     the common seeds), `p_holm` corrected over all rows; `p_seeds` is the t test over seeds.
     """
-    pairs = [(name, BASE) for name in methods if name != BASE]
-    pairs += [("mapo", name) for name in methods if name not in (BASE, "mapo") and "mapo" in methods]
     rows = []
     for a, b in pairs:
-        first, second = methods[a].seeds, methods.get(b, MethodScores(b, {})).seeds
-        common = sorted(first.keys() & second.keys())
-        if not common:
+        if a not in methods or b not in methods:
             continue
-        jobs: list[dict[int, Jobs]] = [{s: side[s].jobs for s in common} for side in (first, second)]
-        grid = difference_grid(*jobs, common)
+        first, second = methods[a].seeds, methods[b].seeds
+        common = sorted(first.keys() & second.keys())
+        x, y = ({seed: side[seed].jobs for seed in common} for side in (first, second))
+        grid = difference_grid(x, y, common)
         if not grid.size:
             continue
         rows.append(
@@ -163,6 +226,12 @@ def differences(methods: dict[str, MethodScores]) -> list[dict[str, Any]]:
             }
         )
     return [{**row, "p_holm": p} for row, p in zip(rows, holm([r["p"] for r in rows]), strict=True)]
+
+
+def all_pairs(methods: Iterable[str]) -> list[tuple[str, str]]:
+    """Return what is compared: every method with the base model, and MAPO with every other method."""
+    others = [name for name in methods if name != BASE]
+    return [(name, BASE) for name in others] + [("mapo", name) for name in others if name != "mapo"]
 
 
 # ---- quality of the replies
@@ -194,7 +263,6 @@ def _shared(dialogues: Sequence[Dialogue]) -> float:
 
 PER_DIALOGUE: dict[str, Callable[[Dialogue], float | None]] = {
     "tokens": lambda d: fmean(len(t.reply.token_ids or ()) for t in d.turns),
-    "characters": lambda d: fmean(len(t.reply.text) for t in d.turns),
     "cut": lambda d: fmean(t.reply.finish == "length" for t in d.turns),
     "distinct_2": lambda d: distinct(t.reply.text for t in d.turns),
     "repeated_replies": lambda d: _repeated([t.reply.text for t in d.turns]),
@@ -204,7 +272,9 @@ PER_DIALOGUE: dict[str, Callable[[Dialogue], float | None]] = {
 
 def quality_of(study: Study, runs: Sequence[Run]) -> dict[str, Any] | None:
     """Return the quality of the tested replies of a method's runs, with intervals over cases."""
-    by_run = [read_run(study.test(run)) for run in runs if is_complete(study.test(run))]
+    missing = left_out(study)
+    runs = [run for run in runs if is_complete(study.test(run))]
+    by_run = [[d for d in read_run(study.test(run)) if d.scenario not in missing] for run in runs]
     dialogues = [d for found in by_run for d in found]
     if not dialogues:
         return None
@@ -215,7 +285,8 @@ def quality_of(study: Study, runs: Sequence[Run]) -> dict[str, Any] | None:
     files = [study.likelihood(run) for run in runs]
     entries = [e for f in files if f.exists() for e in json.loads(f.read_text("utf-8"))["dialogues"]]
     for name in ("fluency", "kl"):
-        row[name] = mean_over_cases([(e["scenario"], e[name]) for e in entries])
+        own = [(e["scenario"], e[name]) for e in entries if e["scenario"] not in missing]
+        row[name] = mean_over_cases(own)
     return row
 
 
@@ -268,6 +339,7 @@ def agreement_by_step(study: Study, run: Run) -> list[dict[str, Any]]:
         if other is None or (found := agreement(read_run(folder), read_run(other))) is None:
             continue
         a, b = scores_of(folder), scores_of(other)
-        step = int(folder.name.rpartition("_")[2])
-        rows.append({"step": step, **found, "epm_q_a": a and a.mean, "epm_q_b": b and b.mean})
+        common = a.jobs.keys() & b.jobs.keys() if a and b else ()
+        means = {"epm_q_a": a and a.mean_of(common), "epm_q_b": b and b.mean_of(common)}
+        rows.append({"step": int(folder.name.rpartition("_")[2]), **found, **means})
     return rows

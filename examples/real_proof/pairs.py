@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from measures import read_run
+from measures import left_out, read_run
 from study import BASE, Run, Study
 
 from mapo.errors import InputError
@@ -52,7 +52,7 @@ def make_pairs(study: Study) -> int:
         raise InputError(f"there is no training '{settings.trained}'", where="pairs.trained")
     base = Run(BASE, trained.seed if trained.seed < study.settings.test.base_seeds else 0)
     sides = {name: _by_case(study, run) for name, run in (("base", base), ("trained", trained))}
-    cases = sorted(sides["base"].keys() & sides["trained"].keys())
+    cases = sorted((sides["base"].keys() & sides["trained"].keys()) - left_out(study).keys())
     rng = random.Random(f"pairs/{settings.seed}")  # noqa: S311 (a shuffle, not security)
     rng.shuffle(cases)
     key: dict[str, dict[str, str]] = {}
@@ -94,7 +94,7 @@ def _quoted(text: str) -> str:
 
 
 def count_verdicts(study: Study, file: Path | None = None) -> dict[str, Any]:
-    """Count the verdicts of a reader and write results/pairs.json's content to WORK/pairs_counts.json."""
+    """Count the verdicts of a reader, and write them to WORK/pairs_counts.json."""
     path = file or study.work / "pairs" / "verdicts.csv"
     key_file = study.work / "pairs_key.json"
     if not key_file.exists():

@@ -11,32 +11,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import typer
 from commands import OutOfTimeError, Runner
+from packing import pack, seconds_to_pack, unpack
 from stages import RUNNING, tidy
 from study import Inputs, Study, kept_if_refused, open_study
 
 from mapo.cli.common.stop import until_stopped
-from mapo.errors import MapoError
-from mapo.evals.processes import locked
-from mapo.local_model.role_file import NAME as ROLE_FILE
+from mapo.errors import InputError, MapoError
+from mapo.evals.processes import SECONDS_TO_END, locked
 
 
 def pairs(study: Study) -> None:
     from pairs import make_pairs
 
     print(f"{make_pairs(study)} pairs in {study.work / 'pairs'}")
-
-
-def cost(study: Study) -> None:
-    from report import write_cost
-
-    print(f"{write_cost(study)} trainings in {study.results / 'cost.json'}")
 
 
 def report(study: Study) -> None:
@@ -46,20 +39,26 @@ def report(study: Study) -> None:
     print(f"{tables}: {study.work / 'report.md'}")
 
 
-QUIET: dict[str, Callable[[Study], None]] = {"pairs": pairs, "cost": cost, "report": report}
+QUIET: dict[str, Callable[[Study], None]] = {"pairs": pairs, "report": report}
 """Stages that run no model."""
 STAGES = (*RUNNING, *QUIET)
-LEFT_OUT = ("tensorboard", "empa", "logs", "cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm")
-"""What `pack` leaves out: nothing that continues needs it."""
+REQUIRED = ("prepare", "judges", "people", "tune")
+"""Without these stages the later ones cannot begin. The others go on with what there is."""
 STOPPED = 3
+SECONDS_OF_GROWTH = 20
+"""How much longer packing takes than it would have at the beginning."""
 
 
 def main() -> int:
     args = _arguments()
     inputs = {name: getattr(args, name) for name in Inputs.__dataclass_fields__}
     try:
+        if args.stage == "unpack":
+            unpack(args.work, _file(args))
+            return 0
         with locked(args.work, "stage"), kept_if_refused(args.work):
             study = open_study(args.work, args.settings, args.set, inputs)
+            tidy(study)
             return _run(study, args)
     except MapoError as error:
         print(error, file=sys.stderr)
@@ -74,71 +73,79 @@ def _run(study: Study, args: argparse.Namespace) -> int:
 
         result = count_verdicts(study, args.file)
         print(", ".join(f"{key} {result[key]}" for key in ("trained", "base", "tie", "p")))
-        return 0
-    if args.stage == "pack":
-        return _pack(study, args.file or Path(f"{study.work.resolve().name}.tar"), args.leave)
-    if args.stage == "time":
+    elif args.stage == "pack":
+        _pack(study, _file(args), args)
+    elif args.stage == "time":
         from costs import stage_seconds
 
         for name, seconds in stage_seconds(study).items():
             print(f"{seconds:8.0f} s  {name}")
-        return 0
-    deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
-    runner = Runner(study.work, args.jobs, deadline)
-    chosen = STAGES if args.stage == "all" else (args.stage,)
-    tidy(study)
-    for name in chosen:
+    else:
+        try:
+            return _run_stages(study, args)
+        finally:
+            if args.pack is not None:
+                tidy(study)
+                _pack(study, args.pack, args)
+    return 0
+
+
+def _run_stages(study: Study, args: argparse.Namespace) -> int:
+    runner = Runner(study.work, args.jobs, _deadline(study, args), args.only)
+    for name in STAGES if args.stage == "all" else (args.stage,):
         print(f"== {name}", flush=True)
         if name in QUIET:
             QUIET[name](study)
             continue
         try:
-            work = RUNNING[name](study, runner, args.only)
+            work = RUNNING[name](study, runner)
             until_stopped(work, study.work, lambda: "finished commands are kept", command="the same command")
         except OutOfTimeError:
-            print(f"stopped in stage {name} after {args.minutes:g} minutes; run the same command to continue")
+            print(f"stopped in stage {name} within {args.minutes:g} minutes; run the same command to go on")
             return STOPPED
-        if runner.failed:
-            for command, problem in runner.failed.items():
-                print(f"failed: {command}: {problem} ({study.work / 'logs' / command}.log)", file=sys.stderr)
-            return 1
-    return 0
+        if runner.failed and name in REQUIRED:
+            break
+    for command, problem in runner.failed.items():
+        print(f"failed: {command}: {problem} ({study.work / 'logs' / command}.log)", file=sys.stderr)
+    return 1 if runner.failed else 0
 
 
-def _pack(study: Study, out: Path, leave: list[str]) -> int:
-    """Write what another machine needs to continue, without the model itself and the folders in `leave`."""
-
-    def wanted(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        path = Path(*Path(info.name).parts[1:])
-        over = any(
-            folder.name == "checkpoints" and _finished(study, folder) for folder in (path, *path.parents)
-        )
-        unwanted = set(path.parts) & set(LEFT_OUT) or path.parts[:1] in [(name,) for name in leave]
-        return None if over or unwanted else info
-
-    with tarfile.open(out, "w") as archive:
-        archive.add(study.work, arcname=study.work.resolve().name, filter=wanted)
-    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; unpack it beside the model and run the same command")
-    return 0
+def _deadline(study: Study, args: argparse.Namespace) -> float | None:
+    """Return when the commands are stopped: early enough to end them, and to pack, within --minutes."""
+    if args.minutes is None:
+        return None
+    seconds = 60 * float(args.minutes)
+    spare = SECONDS_TO_END + (0 if args.pack is None else SECONDS_OF_GROWTH + seconds_to_pack(study))
+    return time.monotonic() + max(seconds - spare, seconds / 2)
 
 
-def _finished(study: Study, checkpoints: Path) -> bool:
-    """Return whether a training or role is complete, so that its checkpoints are not needed."""
-    return any((study.work / checkpoints.parent / name).exists() for name in ("summary.json", ROLE_FILE))
+def _pack(study: Study, file: Path, args: argparse.Namespace) -> None:
+    parts = pack(study, file, everything=args.everything, part_bytes=int(1e6 * args.part_mb))
+    size = sum(part.stat().st_size for part in parts) / 1e6
+    print(f"{file}: {size:.1f} MB in {len(parts)} files, and their index {file}.json")
+
+
+def _file(args: argparse.Namespace) -> Path:
+    if args.file is None:
+        raise InputError("--file is missing", fix="Give the name of the archive: --file proof.tar.gz")
+    return Path(args.file)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stage", choices=[*STAGES, "all", "verdicts", "pack", "time"])
+    parser.add_argument("stage", choices=[*STAGES, "all", "verdicts", "pack", "unpack", "time"])
     parser.add_argument("--work", type=Path, required=True, help="folder of everything that is written")
     parser.add_argument("--settings", type=Path, help="settings of the study (default: proof.toml)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="only these commands, as mapo_0"
     )
-    parser.add_argument("--minutes", type=float, help=f"stop cleanly after this time, with status {STOPPED}")
+    parser.add_argument(
+        "--minutes", type=float, help=f"end cleanly within this time, with status {STOPPED} if work is left"
+    )
+    parser.add_argument("--pack", type=Path, metavar="FILE", help="pack at the end, within --minutes")
     parser.add_argument("--jobs", type=int, default=1, help="commands at a time on this machine")
     parser.add_argument("--model", help="folder of the language model")
     parser.add_argument("--cards", help="folder of EMPA's cards, or of scenarios (data.official=false)")
@@ -149,8 +156,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--prices", help='JSON file {"model": [prompt, cached, completion]} per million tokens'
     )
-    parser.add_argument("--leave", action="append", default=[], metavar="FOLDER", help="not to be packed")
-    parser.add_argument("--file", type=Path, help="verdicts to count, or the archive to pack")
+    parser.add_argument("--file", type=Path, help="verdicts to count, or the archive of pack and unpack")
+    parser.add_argument("--everything", action="store_true", help="pack what only a reader needs, too")
+    parser.add_argument("--part-mb", type=float, default=50, help="largest file of an archive (default: 50)")
     return parser.parse_args()
 
 

@@ -1,23 +1,22 @@
 """The stages that run models: what each of them calls, and what it decides.
 
-Every stage is a coroutine that runs the commands that are still missing. `only` are patterns of command names
-(mapo_0, tune_grpo_*).
+Every stage is a coroutine that runs the commands that are still missing.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fnmatch import fnmatch
-from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from acts import write_acts
 from commands import Runner, mapo, script
-from measures import is_complete, read_run, rejudged
+from inputs import RECORDED_RESULTS, copy_inputs, recorded_lines
+from measures import complete_tests, left_out, lost_cases, rejudged, scores_of
+from plan import write_plan
 from study import BASE, HERE, Run, Study
 
 from mapo.errors import InputError
@@ -27,105 +26,48 @@ from mapo.realsim.fidelity.compare import compare_users
 from mapo.realsim.fidelity.reading import UserMessages, read_simulated
 from mapo.runs.claim import digest
 from mapo.scenarios.sets import load_scenarios
-from mapo.store import RunDir, read_steps, write_atomic
+from mapo.store import BadLine, RunDir, read_dialogues, write_atomic
 
 OFFICIAL = 30
 """Official test cases of EMPA."""
-RECORDED_RESULTS = "results"
 TOKENIZER = ("tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "chat_template.jinja")
 """Without the first of them, adapters use the tokenizer of their base model."""
 PEOPLE_SEED = 7
 """Seed of the dialogues in which the casts are compared."""
 
 
-async def run_chosen(runner: Runner, commands: Sequence[Stage], only: Sequence[str]) -> None:
-    """Run the commands whose names match a pattern; "mapo_0" also means "train_mapo_0" and the like."""
-    await runner.run([c for c in commands if not only or any(matches(c.name, p) for p in only)])
-
-
-def matches(name: str, pattern: str) -> bool:
-    return fnmatch(name, pattern) or fnmatch(name.partition("_")[2], pattern)
-
-
 # ---- prepare
 
 
-async def prepare(study: Study, runner: Runner, _: Sequence[str]) -> None:
-    """Copy the inputs into the work folder, split scenarios and recordings, and estimate start levels."""
+async def prepare(study: Study, runner: Runner) -> None:
+    """Copy the inputs into the work folder, split scenarios and recordings, estimate start levels, and write
+    the plan."""
     data = study.settings.data
     if not study.halves.exists():  # the last file of this stage that needs the inputs
         study.need("model", "cards", "turns")
-        _copy_inputs(study)
+        copy_inputs(study)
     total = len(load_scenarios(study.scenarios))
     rest = total - OFFICIAL if data.official else total - data.test
     sizes = [rest - data.validation, data.validation, *([] if data.official else [data.test])]
     words = ["scenarios", "split", study.scenarios, "--sizes", "/".join(map(str, sizes))]
     split = mapo("split", study.manifest, *words, *(["--official"] if data.official else []))
     parts = [study.split(part) for part in ("train", "validation", "test")]
-    words = ["scenarios", "check", *parts]
-    check = Stage("check", "mapo", study.manifest, tuple(words), tuple(parts), after=("split",))
-    commands = [split, check]
+    commands = [Stage("check", "mapo", study.manifest, ("scenarios", "check", *parts), tuple(parts))]
     known = study.recordings / RECORDED_RESULTS
     if known.exists():
         words = ["scenarios", "start-levels", study.scenarios, "--known", known]
         commands.append(mapo("start_levels", study.start_levels, *words))
-    await runner.run(commands)
-
-
-def _copy_inputs(study: Study) -> None:
-    """Copy what the stages need, so that the work folder needs nothing from outside but the model."""
-    write_atomic(study.work / "train.toml", (HERE / "train.toml").read_bytes())
-    _copy(Path(study.inputs.cards), study.scenarios, native=not study.settings.data.official)
-    if study.inputs.results:
-        _copy_tree(Path(study.inputs.results), study.recordings / RECORDED_RESULTS)
-    _divide_recordings(study)
-
-
-def _copy(source: Path, target: Path, *, native: bool) -> None:
-    if native:
-        for file in sorted(source.glob("*.toml")):
-            write_atomic(target / file.name, file.read_bytes())
-        return
-    for name in ("cases", "scenarios"):
-        _copy_tree(source / name, target / name)
-    for name in ("case_metadata.json", "official_cases.txt"):
-        if (source / name).exists():
-            write_atomic(target / name, (source / name).read_bytes())
-
-
-def _copy_tree(source: Path, target: Path) -> None:
-    if target.exists():
-        return
-    if not source.is_dir():
-        raise InputError("there is no such folder", where=str(source))
-    draft = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    shutil.copytree(source, draft)
-    draft.replace(target)
-
-
-def _divide_recordings(study: Study) -> None:
-    """Give every second policy to judge A and the others to judge B."""
-    lines = list(_recorded_lines(Path(study.inputs.turns)))
-    policies = sorted({json.loads(line)["model"] for line in lines})
-    halves = {"all": policies, "a": policies[0::2], "b": policies[1::2]}
-    for name, own in halves.items():
-        chosen = [line for line in lines if json.loads(line)["model"] in own]
-        write_atomic(study.turns(name), gzip.compress(b"".join(chosen), mtime=0))
-    record = {name: own for name, own in halves.items() if name != "all"}
-    write_atomic(study.halves, json.dumps(record, indent=1) + "\n")
-
-
-def _recorded_lines(path: Path) -> Iterator[bytes]:
-    content = path.read_bytes()
-    text = gzip.decompress(content) if path.name.endswith(".gz") else content
-    yield from (line for line in text.splitlines(keepends=True) if line.strip())
+    for step in ([split], commands):
+        await runner.run(step, always=True)
+        if runner.failed:
+            return
+    write_plan(study)
 
 
 # ---- judges
 
 
-async def judges(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def judges(study: Study, runner: Runner) -> None:
     """Train judge A (training) and judge B (test) on different policies, with different seeds."""
     study.need("model")
     settings = study.settings.judges
@@ -140,18 +82,22 @@ async def judges(study: Study, runner: Runner, only: Sequence[str]) -> None:
         for name, seed in zip("ab", settings.seeds, strict=True)
     ]
     try:
-        await run_chosen(runner, commands, only)
+        await runner.run(commands)
     finally:
         tidy(study)
 
 
 def tidy(study: Study) -> None:
-    """Drop the tokenizers of finished roles. A folder must not change once it is used, so this comes before
-    every stage, and after those that train roles."""
+    """Drop the tokenizers of finished roles, and keep what the later stages need of finished trainings. A
+    folder must not change once it is used, so this comes before every stage, and after those that train."""
     people = study.work / "people"
     for folder in (study.judge("a"), study.judge("b"), people / "user", people / "director"):
         if (folder / ROLE_FILE).exists():
             drop_tokenizer(folder)
+    for run in study.trainings:
+        if RunDir(study.run(run)).summary.exists():
+            keep_adapters(study, run)
+            note_turns(study, run)
 
 
 def drop_tokenizer(folder: Path) -> None:
@@ -165,26 +111,27 @@ def drop_tokenizer(folder: Path) -> None:
 # ---- people
 
 
-async def people(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def people(study: Study, runner: Runner) -> None:
     """Train a user and a director from recordings, let both casts play validation scenarios with the base
     model, and compare their health."""
     settings, folder = study.settings.people, study.work / "people"
+    kinds = ("prompted", "learned") if settings.learn else ("prompted",)
     learning = _learning(study)
     try:
-        await run_chosen(runner, learning, only)
+        await runner.run(learning)
     finally:
         tidy(study)
     commands = []
-    for kind in ("prompted", *(["learned"] if settings.learn else [])):
+    for kind in kinds:
         if kind == "learned" and not all(map(runner.finished, learning)):
             continue
         words = _eval_words(study, study.inputs.model, "a", PEOPLE_SEED, cast=study.cast_of(kind))
         words += ["--scenarios", study.split("validation"), "--max-turns", _training_turns(study)]
         words += settings.options
         commands.append(mapo(f"people_{kind}", folder / kind, *words))
-    await run_chosen(runner, commands, only)
-    if all(map(runner.finished, [*learning, *commands])):
-        _compare_people(study)
+    await runner.run(commands)
+    if all(map(runner.finished, [*learning, *commands])) and not _are_compared(study, kinds):
+        _compare_people(study, kinds)
 
 
 def _learning(study: Study) -> list[Stage]:
@@ -193,15 +140,7 @@ def _learning(study: Study) -> list[Stage]:
     common = ["--scenarios", study.scenarios, "--model", study.inputs.model]
     sources: dict[str, list[Path]] = {"user": [study.turns("all")]}
     if "director" in settings.learn:
-        known = {scenario.id: scenario for scenario in load_scenarios(study.scenarios)}
-        results = study.recordings / RECORDED_RESULTS
-        sources["director"] = write_acts(results, known, study.recordings / "acts")
-        if not sources["director"]:
-            raise InputError(
-                "there are no EMPA result files from which a director could learn",
-                where=str(results),
-                fix="Run `prepare` with --results, or set people.learn=['user']",
-            )
+        sources["director"] = _recorded_acts(study)
     options = {"user": settings.user_options, "director": settings.director_options}
     return [
         mapo(
@@ -216,11 +155,35 @@ def _learning(study: Study) -> list[Stage]:
     ]
 
 
-def _compare_people(study: Study) -> None:
+def _recorded_acts(study: Study) -> list[Path]:
+    """Return the run directories with a director's acts, and write them if they are missing."""
+    results, folder = study.recordings / RECORDED_RESULTS, study.recordings / "acts"
+    if not folder.exists():
+        known = {scenario.id: scenario for scenario in load_scenarios(study.scenarios)}
+        draft = folder.with_name(".acts.tmp")
+        shutil.rmtree(draft, ignore_errors=True)
+        if not write_acts(results, known, draft):
+            raise InputError(
+                "there are no EMPA result files from which a director could learn",
+                where=str(results),
+                fix="Run `prepare` with --results, or set people.learn=['user']",
+            )
+        draft.replace(folder)
+    return sorted(folder.iterdir())
+
+
+def _are_compared(study: Study, kinds: Sequence[str]) -> bool:
+    if not study.people_file.exists():
+        return False
+    record = json.loads(study.people_file.read_text("utf-8"))
+    return set(record["casts"]) == set(kinds) and study.settings.people.use in ("auto", record["chosen"])
+
+
+def _compare_people(study: Study, kinds: Sequence[str]) -> None:
     """Write people.json: health and fidelity of both casts, and which one is used."""
     rows: dict[str, dict[str, Any]] = {}
     recorded = list(_recorded_users(study.turns("all")))
-    for kind in ("prompted", *(["learned"] if study.settings.people.learn else [])):
+    for kind in kinds:
         folder = study.work / "people" / kind
         health = json.loads(RunDir(folder).health.read_text(encoding="utf-8"))
         try:
@@ -228,22 +191,20 @@ def _compare_people(study: Study) -> None:
         except InputError as error:  # too few dialogues for a classifier
             fidelity = {"problem": str(error)}
         rows[kind] = {"health": health, "fidelity": fidelity}
-    chosen = study.settings.people.use
-    if chosen == "auto":
-        # The first of equals is "prompted".
-        chosen = min(
-            rows, key=lambda kind: (len(rows[kind]["health"]["warnings"]), -_fidelity(rows[kind]["fidelity"]))
-        )
+    chosen: str = study.settings.people.use
+    if chosen == "auto":  # the first of equals is "prompted"
+
+        def rank(kind: str) -> tuple[int, float]:
+            row = rows[kind]
+            return len(row["health"]["warnings"]), -float(row["fidelity"].get("score", 0.0))
+
+        chosen = min(rows, key=rank)
     write_atomic(study.people_file, json.dumps({"chosen": chosen, "casts": rows}, indent=1) + "\n")
     print(f"user and director: {chosen}")
 
 
-def _fidelity(result: dict[str, Any]) -> float:
-    return float(result.get("score", 0.0))
-
-
 def _recorded_users(path: Path) -> Iterator[UserMessages]:
-    for line in map(json.loads, _recorded_lines(path)):
+    for line in map(json.loads, recorded_lines(path)):
         messages = tuple(turn["user"] for turn in line["turns"][1:])
         if messages:
             yield UserMessages(line["case"], messages)
@@ -252,7 +213,7 @@ def _recorded_users(path: Path) -> Iterator[UserMessages]:
 # ---- trainings
 
 
-async def tune(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def tune(study: Study, runner: Runner) -> None:
     """Train every method with every learning rate for a few steps, and choose by validation under judge A."""
     settings = study.settings.tune
     if len(settings.rates) == 1:
@@ -265,53 +226,78 @@ async def tune(study: Study, runner: Runner, only: Sequence[str]) -> None:
         _train(study, f"tune_{m}_{rate:g}", _tuned(study, m, rate), m, rate, settings.seed, budget)
         for m, rate in cells
     ]
-    await run_chosen(runner, commands, only)
-    if all(map(runner.finished, commands)):
-        rows = {m: {rate: _validated(_tuned(study, m, rate)) for rate in settings.rates} for m in methods}
-        chosen = {m: max(scores, key=lambda rate: scores[rate]) for m, scores in rows.items()}
-        write_atomic(study.rates_file, json.dumps(chosen, indent=1) + "\n")
-        print("learning rates:", ", ".join(f"{m} {rate:g}" for m, rate in chosen.items()))
+    await runner.run(commands)
+    if all(map(runner.finished, commands)) and _rated(study) != cells:
+        _choose_rates(study, cells)
+
+
+def _rated(study: Study) -> list[tuple[str, float]]:
+    """Return the methods and rates among which was chosen."""
+    if not study.rates_file.exists():
+        return []
+    return [(row["method"], row["rate"]) for row in json.loads(study.rates_file.read_text("utf-8"))["scores"]]
 
 
 def _tuned(study: Study, method: str, rate: float) -> Path:
     return study.work / "tune" / f"{method}_{rate:g}"
 
 
-def _validated(folder: Path) -> float:
-    """Return the last validation score of a training; minus infinity if nothing was judged."""
-    scores = [
-        step["validation"]["epm_q"] for step in read_steps(RunDir(folder).metrics) if "validation" in step
+def _choose_rates(study: Study, cells: Sequence[tuple[str, float]]) -> None:
+    """Write rates.json: the last validation score of each short training, on the scenarios that all of them
+    could play, and the best rate of each method."""
+    played = {cell: _validated(_tuned(study, *cell)) for cell in cells}
+    common = set.intersection(*(set(jobs) for jobs in played.values()))
+    if not common:
+        raise InputError(
+            "no validation scenario was played in all short trainings", where=str(study.work / "tune")
+        )
+    scores: list[dict[str, Any]] = [
+        {"method": method, "rate": rate, "epm_q": fmean(jobs[job] for job in common)}
+        for (method, rate), jobs in played.items()
     ]
-    return float(scores[-1]) if scores else float("-inf")
+    chosen = {
+        method: max((s for s in scores if s["method"] == method), key=lambda s: s["epm_q"])["rate"]
+        for method, _ in cells
+    }
+    lost = len(set.union(*(set(jobs) for jobs in played.values()))) - len(common)
+    record = {"chosen": chosen, "scores": scores, "scenarios": len(common), "left_out": lost}
+    write_atomic(study.rates_file, json.dumps(record, indent=1) + "\n")
+    print("learning rates:", ", ".join(f"{method} {rate:g}" for method, rate in chosen.items()))
 
 
-def tuning_scores(study: Study) -> list[dict[str, Any]]:
-    """Return the validation scores of all finished short trainings."""
-    return [
-        {"method": method, "rate": rate, "epm_q": score}
-        for method in study.settings.methods
-        for rate in study.settings.tune.rates
-        if isfinite(score := _validated(_tuned(study, method, rate)))
-    ]
+def _validated(folder: Path) -> Mapping[tuple[str, str], float]:
+    """Return the scores of the last validation of a training, by dialogue."""
+    last = max(RunDir(folder).evals.glob("validation_*"), default=None)
+    scores = scores_of(last)
+    return scores.jobs if scores else {}
 
 
-async def train(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def train(study: Study, runner: Runner) -> None:
     """Train every method and seed, and keep the adapters of the last step."""
     commands = [
         _train(study, f"train_{run.name}", study.run(run), run.method, study.rate(run.method), run.seed)
         for run in study.trainings
     ]
     try:
-        await run_chosen(runner, commands, only)
+        await runner.run(commands)
     finally:
-        for run, command in zip(study.trainings, commands, strict=True):
-            if runner.finished(command):
-                keep_adapters(study, run)
+        tidy(study)
+
+
+def note_turns(study: Study, run: Run) -> None:
+    """Write the number of turns of every dialogue of a finished training, validations included: the costs
+    need no more, so that the dialogues need not travel."""
+    source = RunDir(study.run(run))
+    if not study.turn_counts(run).exists():
+        files = [*source.dialogues.glob("step_*.jsonl"), *source.evals.glob("*/*.jsonl")]
+        read = (d for file in sorted(files) for d in read_dialogues(file))
+        turns = [len(d.turns) for d in read if not isinstance(d, BadLine) and d.turns]
+        write_atomic(study.turn_counts(run), json.dumps(turns) + "\n")
 
 
 def keep_adapters(study: Study, run: Run) -> None:
-    """Write the adapters of a finished training to policies/NAME, unless they are there. They use the
-    tokenizer of the base model."""
+    """Write the adapters of a finished training, or all its weights, to policies/NAME, unless they are there.
+    Adapters use the tokenizer of the base model."""
     folder, source = Path(study.policy(run)), RunDir(study.run(run))
     if folder.exists() or not source.checkpoints.exists():
         return
@@ -319,8 +305,10 @@ def keep_adapters(study: Study, run: Run) -> None:
     draft = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        shutil.copyfile(source.checkpoint(steps) / name, draft / name)
+    for file in source.checkpoint(steps).iterdir():
+        if file.name not in ("optimizer.safetensors", "state.json"):
+            shutil.copyfile(file, draft / file.name)
+    drop_tokenizer(draft)
     draft.replace(folder)
 
 
@@ -356,7 +344,7 @@ def _training_turns(study: Study) -> int:
 # ---- tests
 
 
-async def test(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def test(study: Study, runner: Runner) -> None:
     """Test everything under judge B, then have judge A read the same dialogues."""
     ready = [run for run in study.tested if run.method == BASE or Path(study.policy(run)).exists()]
     commands = []
@@ -364,16 +352,17 @@ async def test(study: Study, runner: Runner, only: Sequence[str]) -> None:
         words = _eval_words(study, study.policy(run), "b", run.seed, cast=study.cast())
         words += ["--scenarios", study.split("test"), *study.settings.test.options]
         commands.append(mapo(f"test_{run.name}", study.test(run), *words))
-    await run_chosen(runner, commands, only)
+
+    def repeat(command: Stage) -> bool:
+        """A case that another test lost counts for no method, so it need not be tried again."""
+        lost = left_out(study)
+        return any(lost[case] == [command.folder.name] for case in lost_cases(command.folder))
+
+    await runner.run(commands, repeat=repeat)
     tests = {run.name: study.test(run) for run in complete_tests(study)}
-    await runner.run(rejudging(study, "rejudge", "a", "test", study.test_a, tests))
+    await runner.run(rejudging(study, "rejudge", "a", "test", study.test_a, tests), always=True)
     if missing := [run.name for run in study.trainings if run not in ready and run.name not in tests]:
         print(f"not trained yet, so not tested: {', '.join(missing)}")
-
-
-def complete_tests(study: Study) -> list[Run]:
-    """Return what was tested completely."""
-    return [run for run in study.tested if is_complete(study.test(run))]
 
 
 def rejudging(
@@ -381,11 +370,7 @@ def rejudging(
 ) -> list[Stage]:
     """Return one command in which a judge reads the dialogues of all runs that it has not read yet: starting
     a process per run would take longer than judging."""
-    missing = {
-        run: folder
-        for run, folder in runs.items()
-        if (again := rejudged(out, run)) is None or len(read_run(again)) < len(read_run(folder))
-    }
+    missing = {run: folder for run, folder in runs.items() if rejudged(out, run) is None}
     if not missing:
         return []
     number = digest(sorted(missing))[:6]
@@ -407,7 +392,7 @@ def _eval_words(study: Study, model: str, judge: str, seed: int, cast: tuple[str
 # ---- quality
 
 
-async def quality(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def quality(study: Study, runner: Runner) -> None:
     """Have judge B read the validation dialogues of every training and of the base model, and compute the
     likelihood of all tested replies under the base model."""
     folders = [*base_validation(study), *(f for run in study.trainings for f in validation_runs(study, run))]
@@ -417,7 +402,7 @@ async def quality(study: Study, runner: Runner, only: Sequence[str]) -> None:
         pairs = [f"{study.test(run)}={study.likelihood(run)}" for run in missing]
         name = f"likelihood_{digest([run.name for run in missing])[:6]}"
         commands.append(script(name, HERE / "likelihood.py", study.inputs.model, *pairs))
-    await run_chosen(runner, commands, only)
+    await runner.run(commands)
 
 
 def validation_runs(study: Study, run: Run) -> Iterator[Path]:
@@ -451,7 +436,7 @@ def _validation(study: Study, name: str, rubric: Path, files: Sequence[Path]) ->
 # ---- keep
 
 
-async def keep(study: Study, runner: Runner, only: Sequence[str]) -> None:
+async def keep(study: Study, runner: Runner) -> None:
     """Run EmoBench and EQ-Bench v2 of the base model and of some trained ones."""
     commands, settings = [], study.settings.keep
     for run in kept(study):
@@ -464,7 +449,7 @@ async def keep(study: Study, runner: Runner, only: Sequence[str]) -> None:
                 commands.append(mapo(f"{name}_{run.name}", study.kept(run, name), *words))
     if not commands:
         print("neither --emobench nor --eqbench was given: nothing to test")
-    await run_chosen(runner, commands, only)
+    await runner.run(commands)
 
 
 def kept(study: Study) -> list[Run]:
@@ -473,7 +458,16 @@ def kept(study: Study) -> list[Run]:
     return [Run(BASE, 0), *(run for run in wanted if Path(study.policy(run)).exists())]
 
 
-RUNNING: dict[str, Callable[[Study, Runner, Sequence[str]], Any]] = {
+def needs_policy(study: Study, run: Run) -> bool:
+    """Return whether a stage still needs the adapters of a training."""
+    needed = ["test"]
+    if run.name in study.settings.keep.models:
+        needed += [name for name in ("emobench", "eqbench") if getattr(study.inputs, name)]
+    records = [study.work / "stages" / f"{name}_{run.name}.json" for name in needed]
+    return not all(file.exists() and json.loads(file.read_bytes())["finished"] for file in records)
+
+
+RUNNING: dict[str, Callable[[Study, Runner], Any]] = {
     "prepare": prepare,
     "judges": judges,
     "people": people,

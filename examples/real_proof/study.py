@@ -1,10 +1,11 @@
 """What a study compares and where its files are: settings, names and paths of the work folder.
 
 WORK/study.json             settings and inputs, so that later calls need only --work
+     plan.json              the primary comparison, named before the trainings
      cards/ or scenarios/   the scenarios with splits.json, start_levels.json beside them
      recordings/            recorded turns: all of them, and the halves of the two judges
      judges/a, judges/b     trained judges            people/   learned user and director, both casts at play
-     tune/METHOD_RATE       short trainings           rates.json   the chosen learning rates
+     tune/METHOD_RATE       short trainings           rates.json   their scores and the chosen learning rates
      runs/NAME              trainings                 policies/NAME   their adapters
      test/NAME, test_a/     tests under judge B, and the same dialogues judged by A
      quality/, keep/, pairs/, results/, report.md
@@ -92,6 +93,17 @@ class Test(_Section):
     base_seeds: int = 3
 
 
+class Primary(_Section):
+    """The comparisons that decide the study, as "mapo - base". All others are secondary. See plan.py."""
+
+    comparisons: tuple[str, ...] = ()
+    level: float = 0.05
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        return [(a.strip(), b.strip()) for a, _, b in (text.partition(" - ") for text in self.comparisons)]
+
+
 class Keep(_Section):
     """The models that are also tested with EmoBench and EQ-Bench v2, and further options of both."""
 
@@ -112,6 +124,7 @@ class Pairs(_Section):
 class Settings(_Section):
     """A study. `train` are settings of all trainings, over those of train.toml."""
 
+    primary: Primary = Primary()
     data: Data = Data()
     judges: Judges = Judges()
     people: People = People()
@@ -157,6 +170,10 @@ class Study:
         for name, method in settings.methods.items():
             if method.rate_of and method.rate_of not in settings.methods:
                 raise InputError(f"there is no method '{method.rate_of}'", where=f"methods.{name}.rate_of")
+        for name in (name for pair in settings.primary.pairs for name in pair):
+            if name not in (BASE, *settings.methods):
+                fix = "Write two methods, such as 'mapo - base'"
+                raise InputError(f"there is no method '{name}'", where="primary.comparisons", fix=fix)
         self.scenarios = work / ("cards" if settings.data.official else "scenarios")
         folder = self.scenarios if settings.data.official else work
         self.manifest = folder / "splits.json"  # a manifest lies beside the scenarios
@@ -164,6 +181,7 @@ class Study:
         self.recordings = work / "recordings"
         self.halves = self.recordings / "policies.json"
         """The recorded policies from which each judge learns."""
+        self.plan = work / "plan.json"
         self.rates_file = work / "rates.json"
         self.results = work / "results"
         self.people_file = work / "people" / "people.json"
@@ -201,6 +219,10 @@ class Study:
     def run(self, run: Run) -> Path:
         return self.work / "runs" / run.name
 
+    def turn_counts(self, run: Run) -> Path:
+        """Return the file with the turns of each dialogue of a finished training."""
+        return self.run(run) / "turns.json"
+
     def policy(self, run: Run) -> str:
         """Return the model of a run: the base model, or its adapters."""
         return self.inputs.model if run.method == BASE else str(self.work / "policies" / run.name)
@@ -221,7 +243,7 @@ class Study:
         tune, chosen = self.settings.tune, self.settings.methods[method].rate_of or method
         if len(tune.rates) == 1:
             return tune.rates[0]
-        return float(self._decided(self.rates_file, "tune")[chosen])
+        return float(self._decided(self.rates_file, "tune")["chosen"][chosen])
 
     def cast(self) -> tuple[str, str]:
         """Return the models of user and director."""

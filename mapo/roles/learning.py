@@ -63,7 +63,7 @@ class Settings:
     seed: int = 0
     max_minutes: float = math.inf
     save_minutes: float = 10.0
-    """Time between checkpoints, which are written at validations."""
+    """Time between checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +346,7 @@ def train(
             record["validation_loss"] = value
             best = _note_check(state, value, policy) or best
         watch({**record, "epoch": state.step / per_epoch, "of": last, "seconds": state.seconds})
-        if (checked or validation is None) and time.monotonic() - saved > 60 * settings.save_minutes:
+        if time.monotonic() - saved > 60 * settings.save_minutes:
             _save(folder, policy, optimizer, state, best)
             saved = time.monotonic()
     if best is not None and state.best_step != state.step:

@@ -379,6 +379,7 @@ async def play_all(
     *,
     concurrency: int = 64,
     max_unscored: float = 0.5,
+    before: Iterable[Dialogue] = (),
     on_done: Callable[[Dialogue], None] | None = None,
     on_turn: Callable[[Turn], None] | None = None,
 ) -> list[Dialogue]:
@@ -387,7 +388,7 @@ async def play_all(
     Dialogues do not wait for each other between turns. `on_done` is called with each dialogue as it ends,
     before another one takes its place, or as soon as its spot checks are answered. If more than
     `max_unscored` of at least 40 turns are unscored, the run stops with a JudgeError; finished dialogues have
-    then been passed to `on_done`.
+    then been passed to `on_done`. The turns of `before`, dialogues that the same run played earlier, count.
     """
     jobs = list(jobs)
     if concurrency < 1:
@@ -395,7 +396,8 @@ async def play_all(
     if len({job.session for job in jobs}) < len(jobs):
         raise InputError("two jobs have the same id, seed and step", fix="Give every dialogue its own id")
     slots = asyncio.Semaphore(concurrency)
-    monitor = JudgeMonitor(max_unscored)
+    earlier = [turn for dialogue in before for turn in dialogue.turns]
+    monitor = JudgeMonitor(max_unscored, len(earlier), sum(turn.levels is None for turn in earlier))
     failed = False
 
     def turn_done(turn: Turn) -> None:

@@ -1,4 +1,5 @@
-"""The comparison of examples/real_proof with a tiny model on built-in scenarios: killed, resumed, read."""
+"""The comparison of examples/real_proof with a tiny model on built-in scenarios: killed, resumed, carried to
+another place, read."""
 
 import csv
 import json
@@ -21,13 +22,15 @@ SMALL = """
 train = [
   "model.lora.rank=2", "model.lora.alpha=4", "model.device=cpu", "model.checkpointing=false",
   "roles.user.max_tokens=12", "rollout.scenarios=2", "rollout.siblings=2", "rollout.max_turns=3",
-  "rollout.max_tokens=7", "rollout.context=2048", "rollout.at_once=4", "optim.steps=2", "optim.tokens=2048",
+  "rollout.max_tokens=7", "rollout.context=2048", "rollout.at_once=4", "optim.steps=3", "optim.tokens=2048",
   "eval.every=1", "eval.max_turns=3", "run.checkpoint_every=1", "run.threads=1",
 ]
+[primary]
+comparisons = ["mapo - base"]
 [data]
 official = false
 validation = 2
-test = 2
+test = 5
 [judges]
 options = ["--lora", "2", "--tokens", "3072", "--epochs", "1", "--no-refit", "--device", "cpu"]
 [people]
@@ -44,23 +47,32 @@ count = 2
 """
 
 
-@pytest.fixture(scope="module")
-def call(tmp_path_factory, cast_model):
+UNPLAYABLE = "career-dropped-not"
+"""A test scenario whose opening does not fit into the context."""
+
+
+@pytest.fixture
+def call(tmp_path, cast_model):
     """Return a function that starts a stage of one study in its own process group."""
-    root = tmp_path_factory.mktemp("proof")
+    root = tmp_path / "here"
+    root.mkdir()
     (root / "small.toml").write_text(SMALL)
     shutil.copytree(cast_model, root / "tiny")
     files = read_set("builtin:all").files
-    for name in sorted(files)[:6]:
+    for name in sorted(files)[:9]:
         (root / "own").mkdir(exist_ok=True)
         shutil.copy(files[name], root / "own")
+    long = root / "own" / f"{UNPLAYABLE}.toml"
+    long.write_text(
+        long.read_text().replace('opening = "', 'opening = "' + "I do not know what to say. " * 400)
+    )
     write_judged_turns(root / "turns.jsonl.gz", recordings(6, 3, turns=2))
     inputs = ["--settings", "small.toml", "--model", "tiny", "--cards", "own", "--turns", "turns.jsonl.gz"]
 
-    def start(stage: str, *words: str) -> subprocess.Popen:
+    def start(stage: str, *words: str, where: Path = root) -> subprocess.Popen:
         return subprocess.Popen(
             [sys.executable, str(PROOF), stage, "--work", "work", *inputs, *words],
-            cwd=root,
+            cwd=where,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -78,33 +90,57 @@ def finished(process: subprocess.Popen, status: int = 0) -> str:
     return text
 
 
+def results_of(work: Path) -> dict:
+    """Return the rows of all result files, without times."""
+    times = ("seconds", "rollout_s", "update_s")
+    tables = {file.stem: json.loads(file.read_text())["rows"] for file in (work / "results").glob("*.json")}
+    return {
+        name: [{k: v for k, v in row.items() if k not in times} for row in rows]
+        for name, rows in tables.items()
+    }
+
+
 @pytest.mark.slow
-def test_a_comparison_that_is_killed_and_resumed(call):
-    work = call.root / "work"
+def test_a_comparison_that_is_killed_and_carried_to_another_place(call):
+    work, there = call.root / "work", call.root.parent / "there"
     assert "run the same command" in finished(call("all", "--minutes", "0.02"), status=3)
     killed = call("all", "--jobs", "2")
-    while not (work / "stages/train_mapo_0.json").exists():
+    while not (work / "runs/mapo_0/checkpoints/step_00001").exists():
         assert killed.poll() is None, killed.communicate()[0]
         time.sleep(0.2)  # there is nothing to wait on but files of other processes
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     killed.stdout.close()
-    resumed = finished(call("all", "--jobs", "2"))
-    assert "judge_a begins" not in resumed  # nothing is repeated
-    assert "train_mapo_0 took" in resumed
 
-    names = ("methods", "differences", "judges", "people", "quality", "agreement", "cost", "curves")
-    results = {name: json.loads((work / f"results/{name}.json").read_text()) for name in names}
-    assert [row["method"] for row in results["methods"]["rows"]] == ["base", "mapo"]
-    assert {row["judge"] for row in results["differences"]["rows"]} == {"A", "B"}
-    steps = [(row["run"], row["step"]) for row in results["agreement"]["rows"]]
-    assert steps == [("base_0", 0), ("mapo_0", 1), ("mapo_0", 2)]
-    assert [line["step"] for line in results["curves"][0]["steps"]] == [1, 2]
-    base, mapo = results["quality"]["rows"]
+    finished(call("pack", "--file", "packed.tar.gz", "--part-mb", "0.1"))
+    there.mkdir()
+    shutil.copytree(call.root / "tiny", there / "tiny")
+    shutil.copy(call.root / "small.toml", there)
+    parts = [file for file in call.root.glob("packed.tar.gz.*") if shutil.copy(file, there)]
+    assert len(parts) > 2 and max(part.stat().st_size for part in parts) <= 100_000
+    finished(call("unpack", "--file", "packed.tar.gz", where=there))
+    both = [call("all", "--jobs", "1"), call("all", "--jobs", "1", where=there)]
+    for resumed in map(finished, both):
+        assert "judge_a begins" not in resumed  # nothing is repeated
+        assert "train_mapo_0 took" in resumed and "goes on without" in resumed
+    assert "resumed at step" in (work / "logs/train_mapo_0.log").read_text()
+    results = results_of(work)
+    assert results == results_of(there / "work")
+
+    assert [(row["judge"], row["case"]) for row in results["left_out"]] == [
+        ("B", UNPLAYABLE),
+        ("A", UNPLAYABLE),
+    ]
+    [primary] = results["primary"]
+    assert (primary["difference"], primary["cases"]) == ("mapo - base", 4)
+    assert [row["method"] for row in results["methods"]] == ["base", "mapo"]
+    steps = [(row["run"], row["step"]) for row in results["agreement"]]
+    assert steps == [("base_0", 0), ("mapo_0", 1), ("mapo_0", 2), ("mapo_0", 3)]
+    base, mapo = results["quality"]
     assert abs(base["kl"]) < 1e-4 and base["fluency"] < 0 and mapo["tokens"] == 7
-    assert results["cost"]["rows"][0]["dialogues"] == 2 * 4 + 2 * 2  # two steps and two validations
+    assert results["cost"][0]["dialogues"] == 3 * 4 + 3 * 2  # three steps and three validations
     page = (work / "report.md").read_text()
-    assert "## Paired differences" in page
+    assert "Left out: 1 of 5 cases" in page
 
     with open(work / "pairs/verdicts.csv", encoding="utf-8") as file:
         pairs = [row["pair"] for row in csv.DictReader(file)]
@@ -113,7 +149,13 @@ def test_a_comparison_that_is_killed_and_resumed(call):
     (call.root / "read.csv").write_text(f"pair,verdict,reason\n{verdicts}")
     assert "trained 2, base 0, tie 0" in finished(call("verdicts", "--file", "read.csv"))
 
-    finished(call("pack", "--file", "packed.tar"))
-    listed = subprocess.run(["tar", "tf", "packed.tar"], cwd=call.root, capture_output=True, text=True).stdout
-    assert "work/policies/mapo_0/adapter_model.safetensors" in listed
-    assert "optimizer" not in listed and "tokenizer" not in listed
+    names = {"small": [], "whole": ["--everything"]}
+    for name, words in names.items():
+        finished(call("pack", "--file", f"{name}.tar.gz", *words))
+        listed = subprocess.run(
+            ["tar", "tzf", f"{name}.tar.gz.000"], cwd=call.root, capture_output=True, text=True
+        )
+        names[name] = listed.stdout
+    assert "optimizer" not in names["whole"] and "tokenizer" not in names["whole"]
+    assert "policies/mapo_0/adapter_model.safetensors" in names["whole"]
+    assert "policies/mapo_0" not in names["small"]  # it is tested

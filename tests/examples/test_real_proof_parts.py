@@ -1,8 +1,13 @@
 """Parts of examples/real_proof that need no model: settings, names, verdicts, numbers of replies."""
 
+import asyncio
+import contextlib
+import hashlib
 import importlib
 import json
+import random
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +16,7 @@ import pytest
 from mapo.errors import InputError
 from mapo.records import encode_dialogue
 from mapo.scenarios.scenario import Memory
-from mapo.scenarios.sets import load_scenarios
+from mapo.scenarios.sets import load_scenarios, read_set
 from mapo.store import RunDir, write_atomic
 from support.recordings import recordings
 
@@ -56,7 +61,7 @@ def test_the_shipped_settings(module, tmp_path):
 
 
 def test_only_names_a_run_or_a_command(module):
-    matches = module("stages").matches
+    matches = module("commands").matches
     names = ("train_mapo_0", "test_mapo_0", "train_mapo_10", "tune_mapo_0.0001")
     assert [name for name in names if matches(name, "mapo_0")] == ["train_mapo_0", "test_mapo_0"]
     assert [name for name in names if matches(name, "train_*")] == ["train_mapo_0", "train_mapo_10"]
@@ -122,7 +127,7 @@ def test_differences_are_of_the_cases_that_both_sides_played(module):
     methods = module("measures").MethodScores
     base = methods("base", {0: scores(module, {"a": 10.0, "b": 20.0, "hard": 0.0})})
     mapo = methods("mapo", {0: scores(module, {"a": 11.0, "b": 23.0})})  # "hard" broke off
-    [row] = module("measures").differences({"base": base, "mapo": mapo})
+    [row] = module("measures").differences({"base": base, "mapo": mapo}, [("mapo", "base"), ("mapo", "grpo")])
     assert (row["mean"], row["cases"]) == (2.0, 2)  # (1 + 3) / 2; over all cases it would be 7
 
 
@@ -134,18 +139,208 @@ def test_seeds_of_the_same_cases_do_not_narrow_the_interval_of_passes(module):
     assert thrice.passes_interval == pytest.approx(once.passes_interval)
 
 
-def test_only_complete_tests_count_and_more_seeds_do_not_share_more_replies(module, tmp_path):
+def write_test(study, run, dialogues, planned, *, ended=True):
+    """Write the files of a test: its dialogues, and what was planned."""
+    folder = RunDir(study.test(run))
+    write_atomic(
+        folder.manifest, json.dumps({"schema": "mapo.empa/1", "scenarios": dict.fromkeys(planned, "")})
+    )
+    write_atomic(folder.empa_dialogues, b"".join(encode_dialogue(d) + b"\n" for d in dialogues))
+    if ended:
+        write_atomic(folder.health, "{}")
+
+
+@pytest.fixture
+def played():
+    """Return one judged dialogue per scenario, of six scenarios."""
+    return {r.dialogue.scenario: r.dialogue for r in recordings(1, 6, turns=1)}
+
+
+def test_only_complete_tests_count_and_more_seeds_do_not_share_more_replies(module, tmp_path, played):
     study = opened(module, tmp_path)
     runs = study.tested[:3]  # the base model with three seeds
-    lines = b"".join(encode_dialogue(r.dialogue) + b"\n" for r in recordings(1, 4, turns=1))
     for run in runs:
-        write_atomic(RunDir(study.test(run)).empa_dialogues, lines)
+        write_test(study, run, played.values(), played, ended=False)
     assert module("measures").quality_of(study, runs) is None
     shared = []
     for run in runs:
         write_atomic(RunDir(study.test(run)).health, "{}")
         shared.append(module("measures").quality_of(study, runs)["shared_replies"])
     assert shared[0] == shared[1] == shared[2] < 1
+
+
+def test_a_case_that_one_test_lost_counts_for_no_method(module, tmp_path, played):
+    measures, study = module("measures"), opened(module, tmp_path)
+    base, mapo = study.tested[0], next(run for run in study.tested if run.name == "mapo_0")
+    lost, *others = played
+    broken = replace(played[lost], error="its context is full")
+    write_test(study, base, played.values(), played)
+    write_test(study, mapo, [broken, *(played[case] for case in others)], played)
+    assert measures.left_out(study) == {lost: ["mapo_0"]}
+    scores = measures.method_scores(study, "b")
+    assert {case for method in scores.values() for case, _ in method.seeds[0].jobs} == set(others)
+    zeros = measures.scores_with_zeros(study)
+    assert [len(zeros[name].seeds[0].jobs) for name in ("base", "mapo")] == [6, 6]
+    assert zeros["mapo"].seeds[0].jobs[lost, lost] == 0
+
+
+def test_a_test_that_lost_many_cases_has_failed(module, tmp_path, played):
+    study = opened(module, tmp_path)
+    run = study.tested[0]
+    write_test(study, run, list(played.values())[:4], played)  # a third is lost
+    assert module("measures").complete_tests(study) == []
+    assert not module("measures").has_ended(study.test(run))
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "attempts", "failed"),
+    [(True, 1, 2, False), (True, 0, 2, False), (False, 1, 1, True)],  # with 0, a dialogue was never judged
+)
+def test_an_evaluation_without_some_dialogues_is_tried_again_and_kept(
+    module, tmp_path, played, monkeypatch, ended, status, attempts, failed
+):
+    commands, study = module("commands"), opened(module, tmp_path)
+    run = study.tested[0]
+    write_test(study, run, list(played.values())[:5], played, ended=ended)
+    calls = tmp_path / "calls.txt"
+    program = f"open({str(calls)!r}, 'a').write('x'); raise SystemExit({status})"
+    monkeypatch.setattr(commands, "_words", lambda _: [sys.executable, "-c", program])
+    runner, command = commands.Runner(tmp_path), commands.mapo("test_base_0", study.test(run), "eval")
+    asyncio.run(runner.run([command]))
+    assert len(calls.read_text()) == attempts
+    assert (list(runner.failed), runner.finished(command)) == (["test_base_0"] * failed, not failed)
+
+
+@pytest.mark.parametrize(("seconds", "begins"), [(100, True), (900, False), (2000, True)])
+def test_a_test_that_would_not_end_in_time_waits_for_the_next_piece(
+    module, tmp_path, monkeypatch, seconds, begins
+):
+    """A test that takes longer than a whole piece begins anyway: it could never begin otherwise."""
+    commands, study = module("commands"), opened(module, tmp_path)
+    first, second = (commands.mapo(f"test_{run.name}", study.test(run), "eval") for run in study.tested[:2])
+    runner = commands.Runner(tmp_path, deadline=time.monotonic() + 600)
+    runner.began -= 1000  # a piece of 1600 seconds, of which 600 are left
+    runner.files.write(first, finished=True, seconds=seconds)
+    monkeypatch.setattr(commands, "_words", lambda _: [sys.executable, "-c", ""])
+    waits = contextlib.nullcontext() if begins else pytest.raises(commands.OutOfTimeError)
+    with waits:
+        asyncio.run(runner.run([first, second]))
+    assert runner.finished(second) == begins
+
+
+def test_rates_are_chosen_on_the_scenarios_that_all_short_trainings_played(module, tmp_path, played):
+    study = opened(module, tmp_path)
+    cells = [("mapo", 1e-4), ("mapo", 2e-4)]
+    for (method, rate), lost in zip(cells, (0, 2), strict=True):
+        file = tmp_path / "tune" / f"{method}_{rate:g}" / "eval" / "validation_00004" / "dialogues.jsonl"
+        write_atomic(file, b"".join(encode_dialogue(d) + b"\n" for d in list(played.values())[lost:]))
+    module("stages")._choose_rates(study, cells)
+    record = json.loads(study.rates_file.read_text())
+    assert (record["scenarios"], record["left_out"]) == (4, 2)
+    assert record["scores"][0]["epm_q"] == record["scores"][1]["epm_q"]  # the same four dialogues
+    assert study.rate("mapo") == 1e-4
+
+
+# ---- the plan
+
+
+def planned(module, work, *changes):
+    """Open a study with two test scenarios, and write its plan."""
+    study = opened(module, work, "data.official=false", *changes)
+    files = read_set("builtin:test").files
+    contents = {name: files[name].read_bytes() for name in sorted(files)[:2]}
+    for name, content in contents.items():
+        write_atomic(study.scenarios / f"{name}.toml", content)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    write_atomic(study.manifest, json.dumps({"train": {}, "validation": {}, "test": hashes}))
+    module("plan").write_plan(study)
+    return study
+
+
+def test_the_primary_comparison_is_named_before_the_trainings(module, tmp_path):
+    study = planned(module, tmp_path)
+    plan = module("plan").read_plan(study)
+    assert plan["comparisons"] == ["mapo - base", "mapo - grpo"]
+    assert len(plan["runs"]) == 9 and plan["cases"]["count"] == 2
+    planned(module, tmp_path, "primary.comparisons=['mapo - turn']")  # nothing is trained yet
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages" / "train_mapo_0.json").write_text("{}")
+    planned(module, tmp_path)
+    with pytest.raises(InputError, match="named before"):
+        planned(module, tmp_path, "primary.comparisons=['mapo - base']")
+
+
+def test_a_primary_comparison_needs_known_methods(module, tmp_path):
+    with pytest.raises(InputError, match="no method 'best'"):
+        opened(module, tmp_path, "primary.comparisons=['mapo - best']")
+
+
+def test_the_report_has_no_p_before_the_primary_comparison_is_complete(module, tmp_path, played):
+    study = planned(module, tmp_path, "primary.comparisons=['mapo - base']", "test.base_seeds=1")
+    runs = {run.name: run for run in study.tested}
+    for name in ("base_0", "mapo_0"):
+        write_test(study, runs[name], played.values(), played)
+    module("report").write_results(study)
+    [row] = json.loads((study.results / "primary.json").read_text())["rows"]
+    assert row["verdict"] == "not complete: mapo_1, mapo_2" and "p" not in row
+    page = (tmp_path / "report.md").read_text()
+    assert page.index("## Primary comparison") < page.index("# Secondary results") < page.index("## Test")
+
+
+# ---- archives
+
+
+def test_an_archive_in_parts(module, tmp_path):
+    packing, study = module("packing"), opened(module, tmp_path / "work")
+    finished, open_run = study.run(study.trainings[0]), study.run(study.trainings[1])
+    content = random.Random(0).randbytes(5000)
+    for folder in (finished, open_run):
+        write_atomic(RunDir(folder).checkpoint(1) / "optimizer.safetensors", content)
+        write_atomic(RunDir(folder).dialogues / "step_00001.jsonl", "{}")
+    write_atomic(RunDir(open_run).checkpoint(0) / "optimizer.safetensors", content)  # an earlier one
+    write_atomic(RunDir(finished).summary, "{}")
+    parts = packing.pack(study, tmp_path / "proof.tar.gz", part_bytes=2000)
+    assert len(parts) > 2 and max(part.stat().st_size for part in parts) <= 2000
+    packing.unpack(tmp_path / "new", tmp_path / "proof.tar.gz")
+    new = module("study").open_study(tmp_path / "new", None, (), {})
+    open_run = RunDir(new.run(new.trainings[1]))
+    assert (open_run.checkpoint(1) / "optimizer.safetensors").read_bytes() == content
+    assert not open_run.checkpoint(0).exists()
+    assert not RunDir(new.run(new.trainings[0])).checkpoints.exists()
+    assert not RunDir(new.run(new.trainings[0])).dialogues.exists()
+    with pytest.raises(InputError, match="not empty"):
+        packing.unpack(tmp_path / "new", tmp_path / "proof.tar.gz")
+    parts[1].write_bytes(b"x")
+    with pytest.raises(InputError, match="damaged"):
+        packing.unpack(tmp_path / "other", tmp_path / "proof.tar.gz")
+    parts[1].unlink()
+    with pytest.raises(InputError, match="cannot be unpacked"):
+        packing.unpack(tmp_path / "other", tmp_path / "proof.tar.gz")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("chosen", ["prompted", "learned"])
+def test_a_learned_user_travels_if_it_was_chosen(module, tmp_path, chosen):
+    packing, study = module("packing"), opened(module, tmp_path / "work", model="m")
+    adapters = study.work / "people" / "user" / "adapter_model.safetensors"
+    write_atomic(adapters, b"weights")
+    assert adapters in packing._wanted(study)  # it is not decided yet
+    write_atomic(study.people_file, json.dumps({"chosen": chosen, "casts": {}}))
+    assert (adapters in packing._wanted(study)) == (chosen == "learned")
+
+
+def test_adapters_travel_until_they_are_tested(module, tmp_path):
+    study, commands = opened(module, tmp_path, emobench="data"), module("commands")
+    tested, kept_too = (next(r for r in study.trainings if r.name == name) for name in ("grpo_0", "mapo_0"))
+
+    def needed(run, *done):
+        for name in done:
+            command = commands.mapo(f"{name}_{run.name}", tmp_path / name)
+            commands.Runner(tmp_path).files.write(command, finished=True, seconds=1.0)
+        return module("stages").needs_policy(study, run)
+
+    assert [needed(tested), needed(tested, "test")] == [True, False]
+    assert [needed(kept_too), needed(kept_too, "test"), needed(kept_too, "emobench")] == [True, True, False]
 
 
 def test_verdicts_before_there_are_pairs(module, tmp_path):

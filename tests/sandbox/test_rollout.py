@@ -314,6 +314,26 @@ def test_a_deaf_judge_stops_the_run_at_once():
     assert kept == []  # stopped after 40 turns of all dialogues together, before more was spent
 
 
+def test_turns_of_an_earlier_part_of_the_run_count_for_a_deaf_judge():
+    """A resumed run plays only what is missing: one scenario that is never judged must not stop it."""
+    before, _ = all_of([Job(SCENARIO, f"d{n}", seed=n) for n in range(30)], lambda n: Roles())
+
+    def deaf(n):
+        roles = Roles()
+
+        async def judge(turns):
+            raise AnswerError("never in form")
+
+        roles.judge = judge
+        return roles
+
+    missing = [Job(SCENARIO, "missing")]
+    with pytest.raises(JudgeError):
+        all_of(missing, deaf)
+    [dialogue], _ = all_of(missing, deaf, before=before)
+    assert not dialogue.judged
+
+
 def test_a_full_disk_is_no_broken_dialogue():
     """What the disk refuses ends the run: going on would only spend more."""
     roles = Roles(broken=("policy", 2, StoreError("disk full")))

@@ -65,6 +65,9 @@ def train(
         ),
     ] = False,
     max_minutes: Annotated[float | None, typer.Option(min=0.1, help="Time limit of each training.")] = None,
+    save_minutes: Annotated[
+        float, typer.Option(min=0, help="Time between checkpoints, from which a killed run continues.")
+    ] = 10.0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
 ) -> None:
@@ -116,6 +119,7 @@ def train(
         text_weight=1.0 if role == "user" else 0.2,
         seed=seed,
         max_minutes=math.inf if max_minutes is None else max_minutes,
+        save_minutes=save_minutes,
     )
     options = Options(
         role,

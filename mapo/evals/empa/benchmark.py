@@ -194,7 +194,14 @@ async def run(
         for dialogue in finished:  # a run may have been killed between the record and its EMPA file
             recorder.export(dialogue)
         played = await play_all(
-            todo, policy, casting, rules, concurrency=concurrency, on_done=write, on_turn=on_turn
+            todo,
+            policy,
+            casting,
+            rules,
+            concurrency=concurrency,
+            before=finished,
+            on_done=write,
+            on_turn=on_turn,
         )
     write_health(out, [*finished, *played], plan.scenarios)
     return [*finished, *played]
