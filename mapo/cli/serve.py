@@ -221,7 +221,7 @@ async def _serve(
         app = make_app(sandbox, sessions=limits.sessions, idle=limits.idle, token=limits.token)
         _say_where(listener, limits, len(plan.scenarios))
         try:
-            await serve(app, listener)
+            await serve(app, listener, limits.sessions)
         finally:
             if out:
                 write_health(out, read_previous(out).finished, plan.scenarios)

@@ -14,6 +14,7 @@ from openenv.core.env_server.types import EnvironmentMetadata
 
 from mapo import __version__
 from mapo.engines.openenv.messages import MAX_ID, DialogueObservation, DialogueState, PolicyReply
+from mapo.engines.openenv.rules import rules_summary
 from mapo.errors import InputError, JudgeError
 from mapo.sandbox.cast import Casting, Job, world_seed
 from mapo.sandbox.episode import Episode
@@ -58,6 +59,7 @@ class ServedSandbox:
             raise InputError("there are no scenarios to serve", fix="Name a set with scenarios")
         self.scenarios = {scenario.id: scenario for scenario in scenarios}
         self.casting, self.rules, self.seed, self.model, self.on_done = casting, rules, seed, model, on_done
+        self.summary = rules_summary(rules)
         self._taken = set(taken)
         self._members: Counter[str] = Counter()
         self._monitor = JudgeMonitor(MAX_UNSCORED)
@@ -111,7 +113,7 @@ class DialogueEnvironment(Environment[PolicyReply, DialogueObservation, Dialogue
         self._episode: Episode | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rewards: list[float | None] = []
-        self._state = DialogueState()
+        self._state = DialogueState(rules=sandbox.summary)
 
     async def reset_async(
         self,
@@ -129,7 +131,12 @@ class DialogueEnvironment(Environment[PolicyReply, DialogueObservation, Dialogue
         self._rewards = []
         self._episode = Episode(job, self._sandbox.casting, self._sandbox.rules, self._sandbox.model)
         self._state = DialogueState(
-            episode_id=job.id, scenario=job.scenario.id, seed=seed, group=job.group, step_count=0
+            episode_id=job.id,
+            scenario=job.scenario.id,
+            seed=seed,
+            group=job.group,
+            step_count=0,
+            rules=self._sandbox.summary,
         )
         return self._observe(self._episode, await self._episode.begin())
 

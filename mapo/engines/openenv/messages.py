@@ -64,3 +64,5 @@ class DialogueState(State):
     position: list[float] | None = None
     """The person's state: one deficit per axis."""
     done: bool = False
+    rules: dict[str, str] = Field(default_factory=dict)
+    """What the server's rewards depend on (`mapo.engines.openenv.rules`), also before a dialogue begins."""

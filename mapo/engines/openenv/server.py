@@ -3,22 +3,20 @@
 OpenEnv gives every WebSocket connection at /ws a session of its own and counts them. The guard adds what it
 leaves open: a session ends when its client is silent for too long or gone, also in the middle of a step;
 routes that would create dialogues beside the sessions do not exist; a website that is open in a browser on
-this machine cannot connect; beyond loopback a token is required.
+this machine cannot connect; beyond loopback a token is required. `connections.py` limits what comes before a
+session: connections and the time of requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import ipaddress
 import signal
 import socket
-from collections.abc import Iterator
 from functools import partial
 from urllib.parse import urlsplit
 
-import uvicorn
 from fastapi import FastAPI
 from openenv.core.env_server.http_server import HTTPEnvServer
 from openenv.core.env_server.types import ServerMode
@@ -27,6 +25,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from mapo.engines.openenv.connections import SPARE_CONNECTIONS, BoundedServer, ConnectionLimits
 from mapo.engines.openenv.environment import DialogueEnvironment, ServedSandbox
 from mapo.engines.openenv.messages import MAX_REPLY, DialogueObservation, DialogueState, PolicyReply
 
@@ -42,12 +41,24 @@ ROUTES = {
     "GET": {"/health", "/metadata", "/schema", "/list_environments", f"/{NAME}/splits"},
     "POST": {f"/{NAME}/{route}" for route in ("tasks", "num_tasks", "task", "task_range")},
 }
+FIRST_MESSAGE_SECONDS = 60.0
+"""How long a session waits for its first message."""
+PONG_SECONDS = 120.0
+"""How long a client may take to answer a ping. One that computes in its event loop answers late."""
 GRACE = 5
 """Seconds that open connections have when the server stops."""
 
 
-def make_app(sandbox: ServedSandbox, *, sessions: int, idle: float, token: str = "") -> ASGIApp:
-    """Return the application. Without a token, only requests to localhost or an IP address are served."""
+def make_app(
+    sandbox: ServedSandbox,
+    *,
+    sessions: int,
+    idle: float,
+    first: float = FIRST_MESSAGE_SECONDS,
+    token: str = "",
+) -> ASGIApp:
+    """Return the application. A session ends if its client sends nothing for `idle` seconds, or for `first`
+    seconds at the beginning. Without a token, only requests to localhost or an IP address are served."""
     app = FastAPI(openapi_url=None)
     server = _Sessions(
         partial(DialogueEnvironment, sandbox),
@@ -59,7 +70,7 @@ def make_app(sandbox: ServedSandbox, *, sessions: int, idle: float, token: str =
     )
     # OpenEnv's name for a server without routes that control an environment outside of a session.
     server.register_routes(app, mode=ServerMode.PRODUCTION)
-    return Guard(app, idle=idle, token=token)
+    return Guard(app, idle=idle, first=min(first, idle), token=token)
 
 
 class _Sessions(HTTPEnvServer):
@@ -72,8 +83,8 @@ class _Sessions(HTTPEnvServer):
 class Guard:
     """Middleware that refuses requests and ends sessions, as this module describes."""
 
-    def __init__(self, app: ASGIApp, *, idle: float, token: str = "") -> None:
-        self.app, self.idle, self.token = app, idle, token
+    def __init__(self, app: ASGIApp, *, idle: float, first: float, token: str = "") -> None:
+        self.app, self.idle, self.first, self.token = app, idle, first, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -82,7 +93,7 @@ class Guard:
         refusal = self._refusal(scope)
         if scope["type"] == "websocket":
             if refusal is None:
-                await _with_limits(self.app, self.idle, scope, receive, send)
+                await _with_limits(self.app, self.first, self.idle, scope, receive, send)
             else:
                 await WebSocket(scope, receive, send).send_denial_response(refusal)
         else:
@@ -93,13 +104,13 @@ class Guard:
         hosts = headers.getlist("host")
         # A page that rebinds its name to this machine has no token, so with one any name will do.
         if not self.token and (len(hosts) != 1 or not _is_local(hosts[0])):
-            return PlainTextResponse("This host name is not served here.\n", 421)
+            return _turned_away("This host name is not served here.", 421)
         if "origin" in headers:  # browsers send it; OpenEnv's clients do not
-            return PlainTextResponse("Requests from web pages are refused.\n", 403)
+            return _turned_away("Requests from web pages are refused.", 403)
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         token = bearer.strip() if kind.casefold() == "bearer" else ""
         if self.token and not hmac.compare_digest(token.encode(), self.token.encode()):
-            return PlainTextResponse("A token is required: the header 'Authorization: Bearer TOKEN'.\n", 401)
+            return _turned_away("A token is required: the header 'Authorization: Bearer TOKEN'.", 401)
         if scope["type"] == "websocket":
             known = scope["path"] == "/ws" and not scope["query_string"]
         else:
@@ -112,6 +123,11 @@ class Guard:
         return None
 
 
+def _turned_away(reason: str, status: int) -> PlainTextResponse:
+    """Return an answer to a client that may not use this server. Its connection is closed."""
+    return PlainTextResponse(f"{reason}\n", status, {"Connection": "close"})
+
+
 def _is_local(host: str) -> bool:
     try:
         name = (urlsplit(f"//{host}").hostname or "").casefold()
@@ -120,14 +136,18 @@ def _is_local(host: str) -> bool:
         return False
 
 
-async def _with_limits(app: ASGIApp, idle: float, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve one connection. If its client disconnects during a step, the step is cancelled; if it sends
-    nothing for `idle` seconds while the server waits for it, the connection is closed.
+async def _with_limits(
+    app: ASGIApp, first: float, idle: float, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Serve one connection. If its client disconnects during a step, the step is cancelled; if it sends no
+    whole message for `idle` seconds (`first` before its first one) while the server waits for it, the
+    connection is closed.
 
     A cancellation hits only what answers a message: OpenEnv would never free a session that it was creating.
     """
     inbox: asyncio.Queue[Message] = asyncio.Queue()
     answering = False
+    patience = first
     gone: Message | None = None
 
     async def close(code: int, reason: str) -> Message:
@@ -151,15 +171,16 @@ async def _with_limits(app: ASGIApp, idle: float, scope: Scope, receive: Receive
             inbox.put_nowait(gone)
 
     async def next_message() -> Message:
-        nonlocal answering, gone
+        nonlocal answering, patience, gone
         answering = False
         try:
-            message = await asyncio.wait_for(inbox.get(), idle)
+            message = await asyncio.wait_for(inbox.get(), patience)
         except TimeoutError:
-            message = gone = await close(1001, f"nothing was received for {idle:g} seconds")
+            message = gone = await close(1001, f"nothing was received for {patience:g} seconds")
         if gone and message["type"] == "websocket.receive":
             return gone
-        answering = message["type"] == "websocket.receive"
+        if message["type"] == "websocket.receive":
+            answering, patience = True, idle
         return message
 
     async def send_open(message: Message) -> None:
@@ -182,32 +203,25 @@ async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None
     await app(scope, receive, send)
 
 
-class _Server(uvicorn.Server):
-    """A server that leaves signals to its caller."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def server_of(app: ASGIApp) -> uvicorn.Server:
+def server_of(app: ASGIApp, limits: ConnectionLimits) -> BoundedServer:
     """Return a server; `await server.serve([listener])` serves until its `should_exit` is set."""
-    return _Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            lifespan="off",  # nothing to start, and Ctrl-C during the start would print a traceback
-            ws_max_size=MAX_MESSAGE,
-            timeout_graceful_shutdown=GRACE,
-        )
+    return BoundedServer(
+        app,
+        limits,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",  # nothing to start, and Ctrl-C during the start would print a traceback
+        ws_max_size=MAX_MESSAGE,
+        ws_ping_timeout=PONG_SECONDS,
+        timeout_graceful_shutdown=GRACE,
     )
 
 
-async def serve(app: ASGIApp, listener: socket.socket) -> None:
+async def serve(app: ASGIApp, listener: socket.socket, sessions: int) -> None:
     """Serve until SIGINT or SIGTERM. A second signal does not wait for open connections."""
-    server, loop = server_of(app), asyncio.get_running_loop()
+    limits = ConnectionLimits(sessions + SPARE_CONNECTIONS)
+    server, loop = server_of(app, limits), asyncio.get_running_loop()
 
     def stop() -> None:
         server.force_exit = server.should_exit

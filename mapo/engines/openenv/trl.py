@@ -19,6 +19,7 @@ from websockets.exceptions import WebSocketException
 
 from mapo.engines.openenv.client import DialogueClient
 from mapo.engines.openenv.messages import MAX_ID, MAX_REPLY, DialogueObservation, PolicyReply
+from mapo.engines.openenv.rules import check_rules, rules_summary
 from mapo.engines.trl import Sandbox
 from mapo.errors import ContextError, EndpointError, InputError
 from mapo.estimators.methods import ESTIMATORS
@@ -89,7 +90,7 @@ class RemoteSandbox(Sandbox):
     """The `rollout_func` of a MAPOTrainer whose dialogues are played by a server.
 
     scenarios   those that the dataset names; the server must have them too
-    rules       the server's reward and rubric, and the token limit of replies
+    rules       those of the server, and the token limit of replies; a server with other rules is refused
     at_once     dialogues played concurrently by this process; the server must allow as many sessions
 
     Further options are those of `DialogueClient`. Rewards come from the server. The methods gigpo and gdpo
@@ -120,6 +121,7 @@ class RemoteSandbox(Sandbox):
             stream=stream,
         )
         self.address = base_url
+        self._summary = rules_summary(rules)
         self._connect = partial(DialogueClient, base_url, **client)
         self._run = uuid4().hex[:8]
         self._numbers = itertools.count(1)
@@ -160,6 +162,8 @@ class RemoteSandbox(Sandbox):
         turns: list[Turn] = []
         try:
             async with self._connect() as env:
+                # Each time: a server may be restarted with other rules during a training.
+                check_rules(self._summary, (await env.state()).rules, self.address)
                 # Every evaluation plays the same jobs, but the server takes an id only once.
                 name = f"{self._run}_{job.step or 'eval'}_{next(self._numbers)}_{job.id}"[:MAX_ID]
                 begun = await env.reset(scenario=job.scenario.id, seed=job.seed % 2**31, episode_id=name)

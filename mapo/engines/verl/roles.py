@@ -6,9 +6,10 @@ The trainer starts the actors; an agent-loop worker finds them by name. If one o
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,11 +130,17 @@ async def open_role(spec: ModelSpec, role: str) -> RemoteRole:
 
 
 async def _answer(call: Any, model: str, role: str) -> Any:
-    """Wait for the answer of a call. Errors of the model are raised as in the actor."""
-    from ray.exceptions import RayActorError, RayTaskError
+    """Wait for the answer of a call. Errors of the model are raised as in the actor. If the caller gives up,
+    the call is cancelled in the actor too, so that it frees its slot of the sampler."""
+    import ray
+    from ray.exceptions import RayActorError, RaySystemError, RayTaskError
 
     try:
         return await call
+    except asyncio.CancelledError:
+        with suppress(RaySystemError):  # Ray has been shut down, and the actor with it
+            ray.cancel(call)
+        raise
     except RayActorError as error:
         raise _lost(model, role) from error
     except RayTaskError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,9 @@ from datasets import Dataset
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import serve
 
+from mapo import Rubric
 from mapo.engines.openenv.environment import ServedSandbox
+from mapo.engines.openenv.rules import rules_summary
 from mapo.engines.openenv.trl import OVER, RemoteSandbox, conversations
 from mapo.engines.trl import MAPOTrainer, Sandbox, scenario_rows
 from mapo.errors import EndpointError, InputError
@@ -183,3 +186,54 @@ def test_a_server_that_stops_in_the_middle_is_explained(tmp_path):
 def test_methods_that_need_states_are_refused(method, tmp_path):
     with pytest.raises(InputError, match="which a server does not tell"):
         trained(tmp_path, RemoteSandbox("http://127.0.0.1:9", SCENARIOS, SHORT), method=method)
+
+
+@pytest.mark.parametrize(
+    ("changed", "difference", "fix"),
+    [
+        ({"max_turns": 14}, "max_turns: 14 there, 3 here", "Start `mapo serve` with --max-turns 3, or give"),
+        ({"reward": "adr"}, "reward: adr there, idr here", "Start `mapo serve` with --reward idr, or give"),
+        ({"profile": "released"}, "profile: released there, published here", "--profile published"),
+        ({"distance": "origin"}, "distance: origin there, zone here", "Give RemoteSandbox rules with"),
+        (
+            {"rubric": replace(RULES.rubric, zone=2.0)},
+            "rubric: empathy",
+            "Use the same domain and version of its rubric on both sides",
+        ),
+        ({"rubric": Rubric.load("tutoring")}, "rubric: tutoring", "Use the same domain and version"),
+    ],
+)
+def test_a_server_with_other_rules_is_refused_before_anything_is_played(changed, difference, fix, tmp_path):
+    begun = []
+
+    def casting(job):
+        begun.append(job)
+        return CASTING(job)
+
+    with (
+        served(sandbox(casting, replace(SHORT, **changed))) as address,
+        pytest.raises(InputError, match=re.escape(difference)) as caught,
+    ):
+        trained(tmp_path, RemoteSandbox(address, SCENARIOS, SHORT, at_once=8, stream=False))
+    assert caught.value.where == address and fix in caught.value.fix
+    assert not begun
+
+
+def test_rules_that_do_not_decide_about_rewards_may_differ(tmp_path):
+    own = replace(SHORT, system=None, max_tokens=4, temperature=0.5, gamma=0.9)
+    own = replace(own, rubric=replace(SHORT.rubric, difficulty=()))
+    with served(sandbox(rules=SHORT)) as address:
+        trained(tmp_path, RemoteSandbox(address, SCENARIOS, own, at_once=8, stream=False))
+
+
+def test_turn_limits_are_those_that_apply():
+    ending = RULES.rubric.ending
+    explicit = replace(RULES, min_turns=ending.min_turns, max_turns=ending.max_turns)
+    assert rules_summary(explicit) == rules_summary(replace(RULES, max_turns=None))
+
+
+def test_a_server_that_does_not_tell_its_rules_is_refused(tmp_path):
+    people = sandbox(rules=SHORT)
+    people.summary = {}
+    with served(people) as address, pytest.raises(InputError, match="does not tell its rules. Update mapo"):
+        trained(tmp_path, RemoteSandbox(address, SCENARIOS, SHORT, at_once=8, stream=False))

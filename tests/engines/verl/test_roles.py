@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,87 @@ def test_actors_on_the_policys_gpus_answer_many_dialogues_until_they_die(ray_, m
     ray_.kill(hosts[1])
     asyncio.run(after())
     remove_placement_group(group)
+
+
+def actor_functions():
+    """Return functions to call in an actor. They are nested, so that Ray sends them: an actor cannot import
+    this module."""
+
+    def close_gate(host):
+        """Compute no reply and no answer until the gate is opened."""
+        import threading
+
+        def behind_gate(compute):
+            def compute_later(*args):
+                assert host.gate.wait(60)
+                return compute(*args)
+
+            return compute_later
+
+        host.gate, decoder = threading.Event(), host.sampler.decoder
+        decoder.round, decoder.begin_reads = behind_gate(decoder.round), behind_gate(decoder.begin_reads)
+
+    def open_gate(host):
+        host.gate.set()
+
+    def load_of(host):
+        """Return how many calls are not over, and how many slots are taken."""
+        calls = [*host.sampler._active.values(), *host.sampler._waiting]
+        return sum(not call.done.done() for call in calls), len(host.sampler._holders)
+
+    return close_gate, open_gate, load_of
+
+
+@pytest.mark.verl
+@pytest.mark.filterwarnings("default")
+def test_cancelled_calls_end_in_their_actor_and_free_their_slots(ray_, models, tmp_path):
+    """One call is being computed, 29 wait for a slot. All but the last of them are cancelled."""
+    config = config_of(models, "verl.roles_gpus=0.5")
+    hosts = start_hosts(config, written(config, tmp_path), [])
+    specs = {role: spec for own in local_role_models(config).values() for role, spec in own.items()}
+    close_gate, open_gate, load_of = actor_functions()
+
+    async def until(host, expected):
+        for _ in range(600):
+            if (load := await host.__ray_call__.remote(load_of)) == expected:
+                return
+            await asyncio.sleep(0.05)
+        pytest.fail(f"calls and slots: {load}, not {expected}")
+
+    async def cancel(tasks):
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(end, asyncio.CancelledError) for end in ended)
+
+    async def cancel_calls(host, role, call):
+        await host.__ray_call__.remote(close_gate)
+        first = asyncio.ensure_future(call(0))
+        await until(host, (1, 1))
+        *others, last = [asyncio.ensure_future(call(k)) for k in range(1, 30)]
+        await until(host, (30, 1))
+        await cancel([first, *others])
+        await until(host, (1, 1))  # the slot is being used
+        await host.__ray_call__.remote(open_gate)
+        await last
+        await until(host, (0, 1))  # that of the last call's session
+        arriving = [asyncio.ensure_future(call(k)) for k in range(30)]
+        await asyncio.sleep(0)
+        await cancel(arriving)  # some are answered before
+        await asyncio.gather(*(call(k) for k in range(30)))  # the sessions go on
+        for k in range(30):
+            role.end_session(str(k))
+        await until(host, (0, 0))
+
+    async def use():
+        user, judge = [await open_role(specs[role], role) for role in ("user", "judge")]
+        request, places = Request(messages(), max_tokens=6), ReadRequest(messages(), PLACES)
+        await cancel_calls(hosts[0], user, lambda k: user.reply(replace(request, session=f"{k}/user")))
+        await cancel_calls(hosts[1], judge, lambda k: judge.read(replace(places, session=f"{k}/judge")))
+
+    asyncio.run(use())
+    for host in hosts:
+        ray_.kill(host)
 
 
 @pytest.mark.verl
