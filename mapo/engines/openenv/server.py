@@ -146,7 +146,7 @@ async def _with_limits(
     A cancellation hits only what answers a message: OpenEnv would never free a session that it was creating.
     """
     inbox: asyncio.Queue[Message] = asyncio.Queue()
-    answering = False
+    answering, unanswered = False, 0
     patience = first
     gone: Message | None = None
 
@@ -156,14 +156,15 @@ async def _with_limits(
 
     async def read() -> None:
         """Pass messages on until the client disconnects or sends too far ahead."""
-        nonlocal gone
+        nonlocal unanswered, gone
         while gone is None:
             message = await receive()
             if message["type"] == "websocket.disconnect":
                 gone = message
-            elif inbox.qsize() + answering == MAX_UNANSWERED:
+            elif unanswered == MAX_UNANSWERED:
                 gone = await close(1008, "wait for the answer before you send the next message")
             else:
+                unanswered += message["type"] == "websocket.receive"
                 inbox.put_nowait(message)
         if answering:
             serving.cancel()
@@ -171,7 +172,8 @@ async def _with_limits(
             inbox.put_nowait(gone)
 
     async def next_message() -> Message:
-        nonlocal answering, patience, gone
+        nonlocal answering, unanswered, patience, gone
+        unanswered -= answering
         answering = False
         try:
             message = await asyncio.wait_for(inbox.get(), patience)
