@@ -111,6 +111,11 @@ class BoundedConnection(H11Protocol):
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._clear_deadline()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()  # reads the next request, if it began to arrive before the answer
+        if self.conn.their_state is h11.SEND_BODY and self.transport.get_protocol() is self:
+            self._set_deadline()
+
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._clear_deadline()
         super().handle_websocket_upgrade(event)

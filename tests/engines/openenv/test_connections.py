@@ -116,6 +116,14 @@ def test_a_later_request_of_a_connection_has_the_same_limit():
         assert b"408" in drip(connection, itertools.chain(GET, itertools.repeat(ord("a"), 200)))
 
 
+def test_a_body_that_is_missing_after_an_answered_request_is_cut_off():
+    """Its headers arrive before the answer to the first request, and nothing after it."""
+    with served(sandbox(), limits=HASTY) as address, opened(address) as connection:
+        connection.sendall(GET + b"\r\n" + POST + b"Content-Length: 4000\r\n\r\n")
+        answer = rest_of(connection)
+    assert b"200 OK" in answer and TOO_LATE in answer
+
+
 def test_requests_in_time_are_answered():
     """Also one whose parts come one by one, and a second one that begins before the first is answered."""
     with served(sandbox(), limits=PATIENT) as address, opened(address) as connection:
