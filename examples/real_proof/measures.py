@@ -66,6 +66,15 @@ def lost_cases(folder: Path) -> set[str]:
     return set(planned) - {d.scenario for d in read_run(folder)}
 
 
+def planned_jobs(folder: Path) -> list[tuple[str, str]]:
+    """Return the scenario and id of every dialogue that an evaluation should have."""
+    manifest = read_manifest(RunDir(folder).manifest)
+    cases, repeats = manifest["scenarios"], manifest.get("repeats", 1)
+    if repeats == 1:
+        return [(case, case) for case in cases]
+    return [(case, f"{case}_{n}") for case in cases for n in range(1, repeats + 1)]
+
+
 def is_complete(folder: Path) -> bool:
     """Return whether an evaluation has ended, which writes health.json last, with most of its scenarios."""
     if not RunDir(folder).health.exists():
@@ -187,8 +196,8 @@ def scores_with_zeros(study: Study) -> dict[str, MethodScores]:
     methods: dict[str, dict[int, Scores]] = {}
     for run in complete_tests(study):
         scores = scores_of(study.test(run)) or Scores({}, 0)
-        zeros = {(case, case): 0.0 for case in lost_cases(study.test(run))}
-        methods.setdefault(run.method, {})[run.seed] = Scores({**scores.jobs, **zeros}, scores.passes)
+        zeros = dict.fromkeys(planned_jobs(study.test(run)), 0.0)
+        methods.setdefault(run.method, {})[run.seed] = Scores({**zeros, **scores.jobs}, scores.passes)
     return {name: MethodScores(name, seeds) for name, seeds in methods.items()}
 
 

@@ -139,12 +139,11 @@ def test_seeds_of_the_same_cases_do_not_narrow_the_interval_of_passes(module):
     assert thrice.passes_interval == pytest.approx(once.passes_interval)
 
 
-def write_test(study, run, dialogues, planned, *, ended=True):
+def write_test(study, run, dialogues, planned, *, ended=True, repeats=1):
     """Write the files of a test: its dialogues, and what was planned."""
     folder = RunDir(study.test(run))
-    write_atomic(
-        folder.manifest, json.dumps({"schema": "mapo.empa/1", "scenarios": dict.fromkeys(planned, "")})
-    )
+    manifest = {"schema": "mapo.empa/1", "scenarios": dict.fromkeys(planned, ""), "repeats": repeats}
+    write_atomic(folder.manifest, json.dumps(manifest))
     write_atomic(folder.empa_dialogues, b"".join(encode_dialogue(d) + b"\n" for d in dialogues))
     if ended:
         write_atomic(folder.health, "{}")
@@ -152,8 +151,9 @@ def write_test(study, run, dialogues, planned, *, ended=True):
 
 @pytest.fixture
 def played():
-    """Return one judged dialogue per scenario, of six scenarios."""
-    return {r.dialogue.scenario: r.dialogue for r in recordings(1, 6, turns=1)}
+    """Return one judged dialogue per scenario, of six scenarios, with the ids of an evaluation."""
+    dialogues = [r.dialogue for r in recordings(1, 6, turns=1)]
+    return {d.scenario: replace(d, id=d.scenario) for d in dialogues}
 
 
 def test_only_complete_tests_count_and_more_seeds_do_not_share_more_replies(module, tmp_path, played):
@@ -182,6 +182,17 @@ def test_a_case_that_one_test_lost_counts_for_no_method(module, tmp_path, played
     zeros = measures.scores_with_zeros(study)
     assert [len(zeros[name].seeds[0].jobs) for name in ("base", "mapo")] == [6, 6]
     assert zeros["mapo"].seeds[0].jobs[lost, lost] == 0
+
+
+def test_lost_dialogues_of_a_repeated_test_score_zero(module, tmp_path, played):
+    measures, study = module("measures"), opened(module, tmp_path)
+    lost, *others = played
+    repeated = [replace(played[case], id=f"{case}_{n}") for case in others for n in (1, 2)]
+    write_test(study, study.tested[0], repeated[1:], played, repeats=2)
+    jobs = measures.scores_with_zeros(study)["base"].seeds[0].jobs
+    zeros = {job for job, score in jobs.items() if score == 0}
+    assert zeros == {(lost, f"{lost}_1"), (lost, f"{lost}_2"), (others[0], f"{others[0]}_1")}
+    assert len(jobs) == 12
 
 
 def test_a_test_that_lost_many_cases_has_failed(module, tmp_path, played):
