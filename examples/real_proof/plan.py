@@ -35,7 +35,7 @@ def write_plan(study: Study) -> None:
     cases = sorted(scenario.id for scenario in load_scenarios(study.split("test")))
     plan = {
         "schema": SCHEMA,
-        "comparisons": list(primary.comparisons),
+        "comparisons": [f"{a} - {b}" for a, b in primary.pairs],
         "metric": "EPM-Q of the test dialogues, played and judged under judge B",
         "cases": {"count": len(cases), "digest": digest(cases)},
         "runs": [run.name for run in study.tested if run.method in methods],

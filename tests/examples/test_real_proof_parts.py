@@ -281,6 +281,11 @@ def test_the_primary_comparison_is_named_before_the_trainings(module, tmp_path):
         planned(module, tmp_path, "primary.comparisons=['mapo - base']")
 
 
+def test_spaces_in_a_comparison_do_not_matter(module, tmp_path):
+    study = planned(module, tmp_path, "primary.comparisons=['mapo  -  base']")
+    assert module("plan").read_plan(study)["comparisons"] == ["mapo - base"]
+
+
 def test_a_primary_comparison_needs_known_methods(module, tmp_path):
     with pytest.raises(InputError, match="no method 'best'"):
         opened(module, tmp_path, "primary.comparisons=['mapo - best']")
