@@ -31,13 +31,15 @@ def pack(study: Study, file: Path, *, everything: bool = False, part_bytes: int 
     It holds what is needed to continue and to write the same report. With `everything`, it also holds the
     dialogues of finished trainings, the short trainings and the adapters that are tested already.
     """
-    for old in (_index(file), *_parts(file)):
-        old.unlink(missing_ok=True)
     file.parent.mkdir(parents=True, exist_ok=True)
     whole = file.with_name(f".{file.name}.tmp")
+    earlier = {path.resolve() for path in (_index(file), *_parts(file))}
     with tarfile.open(whole, "w:gz", compresslevel=1) as archive:
         for path in _wanted(study, everything=everything):
-            archive.add(path, arcname=str(path.relative_to(study.work)))
+            if path.resolve() not in earlier:
+                archive.add(path, arcname=str(path.relative_to(study.work)))
+    for path in earlier:
+        path.unlink(missing_ok=True)
     entries: list[dict[str, str]] = []
     with open(whole, "rb") as content:
         while part := content.read(part_bytes):

@@ -335,6 +335,24 @@ def test_an_archive_in_parts(module, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+def test_an_earlier_archive_is_kept_until_the_new_one_is_written(module, tmp_path, monkeypatch):
+    """It may lie in the work folder, but not in the new archive."""
+    packing, study = module("packing"), opened(module, tmp_path)
+    parts = packing.pack(study, tmp_path / "proof.tar.gz")
+
+    def wanted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "_wanted", wanted)
+        with pytest.raises(KeyboardInterrupt):
+            packing.pack(study, tmp_path / "proof.tar.gz")
+    assert all(part.exists() for part in parts)
+    packing.pack(study, tmp_path / "proof.tar.gz")
+    packing.unpack(tmp_path / "new", tmp_path / "proof.tar.gz")
+    assert not list((tmp_path / "new").glob("proof.tar.gz*"))
+
+
 @pytest.mark.parametrize("chosen", ["prompted", "learned"])
 def test_a_learned_user_travels_if_it_was_chosen(module, tmp_path, chosen):
     packing, study = module("packing"), opened(module, tmp_path / "work", model="m")
