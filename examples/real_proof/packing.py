@@ -19,8 +19,10 @@ from mapo.errors import InputError
 from mapo.local_model.role_file import NAME as ROLE_FILE
 from mapo.store import RunDir, write_atomic
 
+INPUTS = ("cards", "scenarios", "recordings")
+"""Folders with copies of the inputs. All of their files are needed, whatever their names are."""
 UNNEEDED = ("tensorboard", "empa", "cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm", ".lock")
-"""What is in no archive: copies and caches."""
+"""What is in no archive of the rest: copies and caches."""
 BYTES_PER_SECOND = 10e6
 """The speed of packing on a busy processor."""
 
@@ -93,7 +95,11 @@ def _wanted(study: Study, *, everything: bool = False) -> list[Path]:
 
 def _left_out(study: Study, path: Path, everything: bool) -> bool:
     """Return whether a file of the work folder is not packed."""
-    if set(path.parts) & set(UNNEEDED) or any(part.endswith(".tmp") for part in path.parts):
+    if any(part.endswith(".tmp") for part in path.parts):
+        return True
+    if path.parts[0] in INPUTS:
+        return False
+    if set(path.parts) & set(UNNEEDED):
         return True
     if any(f.name == "checkpoints" and _finished(study.work / f.parent) for f in path.parents):
         return True

@@ -353,6 +353,17 @@ def test_an_earlier_archive_is_kept_until_the_new_one_is_written(module, tmp_pat
     assert not list((tmp_path / "new").glob("proof.tar.gz*"))
 
 
+def test_inputs_travel_whatever_their_names_are(module, tmp_path):
+    """The result files of `mapo eval empa` are in a folder "empa", which is left out of evaluations."""
+    packing, study = module("packing"), opened(module, tmp_path)
+    recorded = study.recordings / "results" / "empa" / "model" / "case.json"
+    exported = study.test(study.tested[0]) / "empa" / "model" / "case.json"
+    for file in (recorded, exported):
+        write_atomic(file, "{}")
+    wanted = packing._wanted(study)
+    assert recorded in wanted and exported not in wanted
+
+
 @pytest.mark.parametrize("chosen", ["prompted", "learned"])
 def test_a_learned_user_travels_if_it_was_chosen(module, tmp_path, chosen):
     packing, study = module("packing"), opened(module, tmp_path / "work", model="m")
