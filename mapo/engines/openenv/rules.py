@@ -1,4 +1,4 @@
-"""The rules that decide about rewards, as a server tells them and a client compares them with its own."""
+"""The rules that rewards depend on: a server reports them, and a client compares them with its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_rules(client: Mapping[str, str], server: Mapping[str, str], address: s
     """Raise InputError if two summaries differ: the rewards would not be those that the client asks for."""
     if not server:
         raise InputError(
-            "the server does not tell its rules", where=address, fix="Update mapo where `mapo serve` runs"
+            "the server does not report its rules", where=address, fix="Update mapo where `mapo serve` runs"
         )
     different = [name for name in {**client, **server} if client.get(name) != server.get(name)]
     if not different:

@@ -104,13 +104,13 @@ class Guard:
         hosts = headers.getlist("host")
         # A page that rebinds its name to this machine has no token, so with one any name will do.
         if not self.token and (len(hosts) != 1 or not _is_local(hosts[0])):
-            return _turned_away("This host name is not served here.", 421)
+            return _rejected("This host name is not served here.", 421)
         if "origin" in headers:  # browsers send it; OpenEnv's clients do not
-            return _turned_away("Requests from web pages are refused.", 403)
+            return _rejected("Requests from web pages are refused.", 403)
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         token = bearer.strip() if kind.casefold() == "bearer" else ""
         if self.token and not hmac.compare_digest(token.encode(), self.token.encode()):
-            return _turned_away("A token is required: the header 'Authorization: Bearer TOKEN'.", 401)
+            return _rejected("A token is required: the header 'Authorization: Bearer TOKEN'.", 401)
         if scope["type"] == "websocket":
             known = scope["path"] == "/ws" and not scope["query_string"]
         else:
@@ -123,7 +123,7 @@ class Guard:
         return None
 
 
-def _turned_away(reason: str, status: int) -> PlainTextResponse:
+def _rejected(reason: str, status: int) -> PlainTextResponse:
     """Return an answer to a client that may not use this server. Its connection is closed."""
     return PlainTextResponse(f"{reason}\n", status, {"Connection": "close"})
 

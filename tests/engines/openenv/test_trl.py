@@ -232,8 +232,8 @@ def test_turn_limits_are_those_that_apply():
     assert rules_summary(explicit) == rules_summary(replace(RULES, max_turns=None))
 
 
-def test_a_server_that_does_not_tell_its_rules_is_refused(tmp_path):
+def test_a_server_that_does_not_report_its_rules_is_refused(tmp_path):
     people = sandbox(rules=SHORT)
     people.summary = {}
-    with served(people) as address, pytest.raises(InputError, match="does not tell its rules. Update mapo"):
+    with served(people) as address, pytest.raises(InputError, match="does not report its rules. Update mapo"):
         trained(tmp_path, RemoteSandbox(address, SCENARIOS, SHORT, at_once=8, stream=False))
