@@ -53,6 +53,8 @@ def main() -> int:
     args = _arguments()
     inputs = {name: getattr(args, name) for name in Inputs.__dataclass_fields__}
     try:
+        if not args.part_mb >= 0.001:  # without content in its parts, the archive would be empty
+            raise InputError("--part-mb is too small", fix="Give the size of a part in MB, such as 50")
         if args.stage == "unpack":
             unpack(args.work, _file(args))
             return 0
