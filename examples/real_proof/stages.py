@@ -248,8 +248,11 @@ def _choose_rates(study: Study, cells: Sequence[tuple[str, float]]) -> None:
     played = {cell: _validated(_tuned(study, *cell)) for cell in cells}
     common = set.intersection(*(set(jobs) for jobs in played.values()))
     if not common:
+        least = min(cells, key=lambda cell: len(played[cell]))
         raise InputError(
-            "no validation scenario was played in all short trainings", where=str(study.work / "tune")
+            "no validation scenario was played in all short trainings",
+            where=str(_tuned(study, *least)),
+            fix=f"Look at its dialogues. If its rate is too high, take {least[1]:g} out of tune.rates",
         )
     scores: list[dict[str, Any]] = [
         {"method": method, "rate": rate, "epm_q": fmean(jobs[job] for job in common)}
