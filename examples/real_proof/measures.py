@@ -90,11 +90,12 @@ def has_ended(folder: Path) -> bool:
     return run.swap.exists() or run.result.exists() or is_complete(folder)
 
 
-def left_out(study: Study, judge: str = "b") -> dict[str, list[str]]:
+def left_out(study: Study, judge: str = "b", among: Collection[str] | None = None) -> dict[str, list[str]]:
     """Return the test cases that count for no method, with the runs in which they are missing: what one
-    test could not play, or what the judge could not read."""
+    test could not play, or what the judge could not read. `among` are the names of the runs that are compared
+    (default: all)."""
     cases: dict[str, list[str]] = {}
-    for run in complete_tests(study):
+    for run in complete_tests(study, among):
         lost = lost_cases(study.test(run))
         if judge == "a" and (again := rejudged(study.test_a, run.name)):
             lost |= lost_cases(again)
@@ -103,10 +104,11 @@ def left_out(study: Study, judge: str = "b") -> dict[str, list[str]]:
     return cases
 
 
-def complete_tests(study: Study) -> list[Run]:
+def complete_tests(study: Study, among: Collection[str] | None = None) -> list[Run]:
     """Return what was tested completely: of a test in progress, the cases that end first are not a fair
-    sample."""
-    return [run for run in study.tested if is_complete(study.test(run))]
+    sample. `among` are names of runs (default: all)."""
+    runs = [run for run in study.tested if among is None or run.name in among]
+    return [run for run in runs if is_complete(study.test(run))]
 
 
 def rejudged(out: Path, name: str) -> Path | None:
@@ -178,23 +180,23 @@ def _interval(grid: Floats) -> Interval | None:
     return None if ends is None else reportable(*ends, rows=grid.shape[1])
 
 
-def method_scores(study: Study, judge: str) -> dict[str, MethodScores]:
+def method_scores(study: Study, judge: str, among: Collection[str] | None = None) -> dict[str, MethodScores]:
     """Return the complete tests of every method under judge b (as played) or a (judged again), all on the
-    same cases."""
+    same cases. `among` are the names of the runs that are compared (default: all)."""
     methods: dict[str, dict[int, Scores]] = {}
-    missing = left_out(study, judge)
-    for run in complete_tests(study):
+    missing = left_out(study, judge, among)
+    for run in complete_tests(study, among):
         folder = study.test(run) if judge == "b" else rejudged(study.test_a, run.name)
         if scores := scores_of(folder, missing):
             methods.setdefault(run.method, {})[run.seed] = scores
     return {name: MethodScores(name, seeds) for name, seeds in methods.items()}
 
 
-def scores_with_zeros(study: Study) -> dict[str, MethodScores]:
+def scores_with_zeros(study: Study, among: Collection[str] | None = None) -> dict[str, MethodScores]:
     """Return the scores under judge b with 0 for every dialogue that could not be played, to see whether
     leaving cases out matters."""
     methods: dict[str, dict[int, Scores]] = {}
-    for run in complete_tests(study):
+    for run in complete_tests(study, among):
         scores = scores_of(study.test(run)) or Scores({}, 0)
         zeros = dict.fromkeys(planned_jobs(study.test(run)), 0.0)
         methods.setdefault(run.method, {})[run.seed] = Scores({**zeros, **scores.jobs}, scores.passes)

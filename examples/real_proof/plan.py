@@ -42,8 +42,10 @@ def write_plan(study: Study) -> None:
         "test": "two-sided sign-flip test over cases, of differences averaged over the seeds",
         "correction": "Holm, over these comparisons",
         "level": primary.level,
-        "left_out": f"a case that one of the tests could not play in {ATTEMPTS} attempts is left out for all "
-        f"methods and seeds; a test that lost more than {MAX_LOST:.0%} of the cases has failed",
+        "left_out": f"a case that the test of one of these runs could not play in {ATTEMPTS} attempts is "
+        "left out of these comparisons for all methods and seeds; cases that other tests lost stay in; a "
+        f"test that lost more than {MAX_LOST:.0%} of the cases has failed, and so have these comparisons if "
+        "the tests of these runs together lost more than that",
         "secondary": "all other comparisons, measures and judges",
     }
     if study.plan.exists():

@@ -14,6 +14,7 @@ from typing import Any
 
 import background
 from measures import (
+    MAX_LOST,
     MethodScores,
     agreement,
     agreement_by_step,
@@ -46,7 +47,7 @@ def write_results(study: Study) -> list[str]:
     """Write results/*.json, trainings.html and report.md; return the names of the tables."""
     scores = {judge: method_scores(study, judge) for judge in "ba"}
     tables = (
-        ("primary", "Primary comparison", "test", partial(_primary, scores=scores)),
+        ("primary", "Primary comparison", "test", _primary),
         ("methods", "Test", "test", partial(_methods, scores=scores)),
         ("differences", "Other paired differences", "test", partial(_differences, scores=scores)),
         ("left_out", "Cases left out", "test", _left_out),
@@ -90,21 +91,25 @@ def _write_curves(study: Study) -> bool:
 
 
 def _notes(study: Study) -> list[str]:
-    plan, missing = read_plan(study), left_out(study)
-    notes = []
+    plan, notes = read_plan(study), []
     if plan:
         notes.append(
             f"Named on {plan['written']}, before the trainings (`plan.json`, {digest(plan)[:12]}). Metric: "
             f"{plan['metric']}. Test: {plan['test']}. Correction: {plan['correction']}; level "
             f"{plan['level']:g}. Everything below is secondary."
         )
-        cases = plan["cases"]["count"]
+        cases, missing = plan["cases"]["count"], left_out(study, among=plan["runs"])
         notes.append(
-            f"Left out: {len(missing)} of {cases} cases, for all methods and seeds alike, because a test "
-            "could not play them (see below)."
+            f"Left out: {len(missing)} of {cases} cases, for all methods and seeds alike, because a test of "
+            "these comparisons could not play them (see below)."
             if missing
             else f"Left out: none of {cases} cases."
         )
+        if _has_failed(study, plan):
+            notes.append(
+                f"The primary comparison has failed: its tests together could not play {len(missing)} of "
+                f"{cases} cases, more than {MAX_LOST:.0%}. It has no p values."
+            )
     complete = complete_tests(study)
     if waiting := [run.name for run in study.tested if run not in complete]:
         notes.append(f"Not tested, or lost too many cases, so not in any table: {', '.join(waiting)}.")
@@ -118,21 +123,36 @@ def _notes(study: Study) -> list[str]:
     return notes
 
 
-def _primary(study: Study, scores: AllScores) -> Table:
+def _waiting(study: Study, plan: Mapping[str, Any]) -> list[str]:
+    """Return the runs of the primary comparison that have no complete test."""
+    tested = {run.name for run in complete_tests(study)}
+    return [name for name in plan["runs"] if name not in tested]
+
+
+def _has_failed(study: Study, plan: Mapping[str, Any]) -> bool:
+    """Return whether the tests of the primary comparison, all complete, lost too many cases together."""
+    lost = left_out(study, among=plan["runs"])
+    return not _waiting(study, plan) and len(lost) > MAX_LOST * plan["cases"]["count"]
+
+
+def _primary(study: Study) -> Table:
+    """Return the table of the plan. It depends on the runs in the plan alone: what other tests lost must not
+    change it."""
     plan = read_plan(study)
     if not plan:
         return NOTHING
-    tested = {run.name for run in complete_tests(study)}
-    waiting = [name for name in plan["runs"] if name not in tested]
+    runs, waiting = plan["runs"], _waiting(study, plan)
     pairs = [(a, b) for a, _, b in (text.partition(" - ") for text in plan["comparisons"])]
-    zeros = differences(scores_with_zeros(study), pairs) if left_out(study) else []
+    zeros = differences(scores_with_zeros(study, runs), pairs) if left_out(study, among=runs) else []
     with_zeros = {found["difference"]: found["p_holm"] for found in zeros}
     rows = []
-    for found in differences(scores["b"], pairs):
+    for found in differences(method_scores(study, "b", runs), pairs):
         row = {key: found[key] for key in ("difference", "seeds", "cases")}
         add_mean(row, "mean", found)
         if waiting:
             row["verdict"] = f"not complete: {', '.join(waiting)}"
+        elif _has_failed(study, plan):
+            row["verdict"] = "failed: too many cases are lost"
         else:
             row |= {key: found[key] for key in ("p", "p_holm", "p_seeds")}
             row["zeros"] = with_zeros.get(found["difference"])
@@ -155,15 +175,27 @@ def _primary(study: Study, scores: AllScores) -> Table:
 
 def _left_out(study: Study) -> Table:
     """Return a table of the cases that count for no method."""
+    planned = set(read_plan(study).get("runs", ()))
     rows = [
-        {"judge": judge.upper(), "case": case, "runs": ", ".join(runs)}
+        {
+            "judge": judge.upper(),
+            "case": case,
+            "runs": ", ".join(runs),
+            "primary": "left out" if judge == "b" and planned & set(runs) else None,
+        }
         for judge in "ba"
         for case, runs in left_out(study, judge).items()
     ]
-    columns = {"judge": "{judge}", "case": "{case}", "missing in": "{runs}"}
+    columns = {
+        "judge": "{judge}",
+        "case": "{case}",
+        "missing in": "{runs}",
+        "primary comparison": "{primary}",
+    }
     setup = (
         "Cases without a judged dialogue in one of the tests. They count for no method and seed in "
-        "the tables of this judge, so that all methods are compared on the same cases."
+        "the secondary tables of this judge, so that all methods are compared on the same cases. The primary "
+        "comparison leaves out only those that one of its own tests lost."
     )
     return table(setup, columns, rows)
 

@@ -16,7 +16,7 @@ from acts import write_acts
 from commands import Runner, mapo, script
 from inputs import RECORDED_RESULTS, copy_inputs, recorded_lines
 from measures import complete_tests, left_out, lost_cases, rejudged, scores_of
-from plan import write_plan
+from plan import read_plan, write_plan
 from study import BASE, HERE, Run, Study
 
 from mapo.errors import InputError
@@ -356,16 +356,19 @@ async def test(study: Study, runner: Runner) -> None:
         words += ["--scenarios", study.split("test"), *study.settings.test.options]
         commands.append(mapo(f"test_{run.name}", study.test(run), *words))
 
-    def repeat(command: Stage) -> bool:
-        """A case that another test lost counts for no method, so it need not be tried again."""
-        lost = left_out(study)
-        return any(lost[case] == [command.folder.name] for case in lost_cases(command.folder))
-
-    await runner.run(commands, repeat=repeat)
+    await runner.run(commands, repeat=lambda command: _is_worth_repeating(study, command))
     tests = {run.name: study.test(run) for run in complete_tests(study)}
     await runner.run(rejudging(study, "rejudge", "a", "test", study.test_a, tests), always=True)
     if missing := [run.name for run in study.trainings if run not in ready and run.name not in tests]:
         print(f"not trained yet, so not tested: {', '.join(missing)}")
+
+
+def _is_worth_repeating(study: Study, command: Stage) -> bool:
+    """Return whether a test lost cases that no other test lost: a case that another one lost counts for no
+    method. For a run of the primary comparison, the others are the runs of that comparison."""
+    name, planned = command.folder.name, read_plan(study).get("runs", ())
+    lost = left_out(study, among=planned if name in planned else None)
+    return any(lost[case] == [name] for case in lost_cases(command.folder))
 
 
 def rejudging(

@@ -255,11 +255,11 @@ def test_rates_are_chosen_on_the_scenarios_that_all_short_trainings_played(modul
 # ---- the plan
 
 
-def planned(module, work, *changes):
-    """Open a study with two test scenarios, and write its plan."""
+def planned(module, work, *changes, cases=2):
+    """Open a study with some test scenarios, and write its plan."""
     study = opened(module, work, "data.official=false", *changes)
     files = read_set("builtin:test").files
-    contents = {name: files[name].read_bytes() for name in sorted(files)[:2]}
+    contents = {name: files[name].read_bytes() for name in sorted(files)[:cases]}
     for name, content in contents.items():
         write_atomic(study.scenarios / f"{name}.toml", content)
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
@@ -301,6 +301,45 @@ def test_the_report_has_no_p_before_the_primary_comparison_is_complete(module, t
     assert row["verdict"] == "not complete: mapo_1, mapo_2" and "p" not in row
     page = (tmp_path / "report.md").read_text()
     assert page.index("## Primary comparison") < page.index("# Secondary results") < page.index("## Test")
+
+
+def write_primary(module, work, played, lost):
+    """Write the tests of base and mapo (the plan) and of grpo, and the report; `lost` maps runs to the cases
+    that they could not play. Return the rows of the primary table, and the report."""
+    changes = ("primary.comparisons=['mapo - base']", "test.base_seeds=1", "methods.mapo.seeds=1")
+    study = planned(module, work, *changes, cases=len(played))
+    for run in study.tested:
+        if run.name in ("base_0", "mapo_0", "grpo_0"):
+            dialogues = [d for case, d in played.items() if case not in lost.get(run.name, ())]
+            write_test(study, run, dialogues, played)
+    module("report").write_results(study)
+    return json.loads((study.results / "primary.json").read_text())["rows"], (work / "report.md").read_text()
+
+
+def test_cases_lost_in_other_tests_stay_in_the_primary_comparison(module, tmp_path, played):
+    first, second, *_ = played
+    [row], page = write_primary(module, tmp_path, played, {"grpo_0": [first], "mapo_0": [second]})
+    assert (row["cases"], row["verdict"]) == (5, "undecided")
+    assert "Left out: 1 of 6 cases" in page
+
+
+def test_a_primary_comparison_that_lost_many_cases_has_failed(module, tmp_path, played):
+    """Each of its tests lost a sixth of the cases, both together a third."""
+    first, second, *_ = played
+    [row], page = write_primary(module, tmp_path, played, {"base_0": [first], "mapo_0": [second]})
+    assert row["verdict"] == "failed: too many cases are lost" and "p" not in row
+    assert "The primary comparison has failed: its tests together could not play 2 of 6 cases" in page
+
+
+@pytest.mark.parametrize(("other", "repeated"), [("grpo_0", True), ("base_0", False)])
+def test_a_case_of_the_plan_is_tried_again_unless_a_planned_test_lost_it(
+    module, tmp_path, played, other, repeated
+):
+    lost = next(iter(played))
+    write_primary(module, tmp_path, played, {other: [lost], "mapo_0": [lost]})
+    study = opened(module, tmp_path)
+    command = module("commands").mapo("test_mapo_0", tmp_path / "test" / "mapo_0", "eval")
+    assert module("stages")._is_worth_repeating(study, command) == repeated
 
 
 # ---- archives
