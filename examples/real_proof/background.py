@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from costs import training_costs
+from measures import MAX_LOST
 from study import Study
 from tables import NOTHING, Row, Table, table
 
@@ -23,11 +24,13 @@ def tuning(study: Study) -> Table:
         "method": "{method}",
         "rate": "{rate:g}",
         "validation EPM-Q": "{epm_q:.1f}",
+        "scenarios lost": "{lost}",
         "chosen": "{chosen}",
     }
     setup = (
         f"{study.settings.tune.steps} steps each, seed {study.settings.tune.seed}, validation under judge A "
-        f"on the {found['scenarios']} scenarios that all of them played; {found['left_out']} left out."
+        f"on the {found['scenarios']} scenarios that all of them played; {found['left_out']} left out. A "
+        f"training that lost more than {MAX_LOST:.0%} of the scenarios has no score and is not chosen."
     )
     return table(setup, columns, rows)
 

@@ -15,7 +15,7 @@ from typing import Any
 from acts import write_acts
 from commands import Runner, mapo, script
 from inputs import RECORDED_RESULTS, copy_inputs, recorded_lines
-from measures import complete_tests, left_out, lost_cases, rejudged, scores_of
+from measures import MAX_LOST, complete_tests, left_out, lost_cases, rejudged, scores_of
 from plan import read_plan, write_plan
 from study import BASE, HERE, Run, Study
 
@@ -244,26 +244,43 @@ def _tuned(study: Study, method: str, rate: float) -> Path:
 
 def _choose_rates(study: Study, cells: Sequence[tuple[str, float]]) -> None:
     """Write rates.json: the last validation score of each short training, on the scenarios that all of them
-    could play, and the best rate of each method."""
+    could play, and the best rate of each method. A training that lost too many scenarios has no score, so
+    that one bad rate does not decide on which scenarios the others are compared."""
+    scenarios = {scenario.id for scenario in load_scenarios(study.split("validation"))}
     played = {cell: _validated(_tuned(study, *cell)) for cell in cells}
-    common = set.intersection(*(set(jobs) for jobs in played.values()))
+    lost = {cell: len(scenarios - {case for case, _ in jobs}) for cell, jobs in played.items()}
+    candidates = [cell for cell in cells if lost[cell] <= MAX_LOST * len(scenarios)]
+    if unusable := [cell for cell in cells if cell[0] not in {method for method, _ in candidates}]:
+        best = min(unusable, key=lambda cell: lost[cell])
+        raise InputError(
+            f"all short trainings of {best[0]} lost more than {MAX_LOST:.0%} of the validation scenarios; "
+            f"this one lost the fewest, {lost[best]} of {len(scenarios)}",
+            where=str(_tuned(study, *best)),
+            fix="Look at its dialogues. If the rates are too high, add a lower one to tune.rates",
+        )
+    common = set.intersection(*(set(played[cell]) for cell in candidates))
     if not common:
-        least = min(cells, key=lambda cell: len(played[cell]))
+        worst = max(candidates, key=lambda cell: lost[cell])
         raise InputError(
             "no validation scenario was played in all short trainings",
-            where=str(_tuned(study, *least)),
-            fix=f"Look at its dialogues. If its rate is too high, take {least[1]:g} out of tune.rates",
+            where=str(_tuned(study, *worst)),
+            fix=f"Look at its dialogues. If its rate is too high, take {worst[1]:g} out of tune.rates",
         )
-    scores: list[dict[str, Any]] = [
-        {"method": method, "rate": rate, "epm_q": fmean(jobs[job] for job in common)}
-        for (method, rate), jobs in played.items()
-    ]
+    means = {cell: fmean(played[cell][job] for job in common) for cell in candidates}
     chosen = {
-        method: max((s for s in scores if s["method"] == method), key=lambda s: s["epm_q"])["rate"]
+        method: max((cell for cell in candidates if cell[0] == method), key=lambda cell: means[cell])[1]
         for method, _ in cells
     }
-    lost = len(set.union(*(set(jobs) for jobs in played.values()))) - len(common)
-    record = {"chosen": chosen, "scores": scores, "scenarios": len(common), "left_out": lost}
+    scores = [
+        {"method": cell[0], "rate": cell[1], "epm_q": means.get(cell), "lost": lost[cell]} for cell in cells
+    ]
+    left = len(scenarios - {case for case, _ in common})
+    record = {
+        "chosen": chosen,
+        "scores": scores,
+        "scenarios": len(scenarios) - left,
+        "left_out": left,
+    }
     write_atomic(study.rates_file, json.dumps(record, indent=1) + "\n")
     print("learning rates:", ", ".join(f"{method} {rate:g}" for method, rate in chosen.items()))
 

@@ -149,6 +149,17 @@ def write_test(study, run, dialogues, planned, *, ended=True, repeats=1):
         write_atomic(folder.health, "{}")
 
 
+def write_split(study, **parts):
+    """Write built-in scenarios and the file that splits them: `parts` are their names."""
+    files, split = read_set("builtin:all").files, {"train": {}, "validation": {}, "test": {}}
+    for part, names in parts.items():
+        for name in names:
+            content = files[name].read_bytes()
+            write_atomic(study.scenarios / f"{name}.toml", content)
+            split[part][name] = hashlib.sha256(content).hexdigest()
+    write_atomic(study.manifest, json.dumps(split))
+
+
 @pytest.fixture
 def played():
     """Return one judged dialogue per scenario, of six scenarios, with the ids of an evaluation."""
@@ -239,17 +250,36 @@ def test_a_test_that_would_not_end_in_time_waits_for_the_next_piece(
     assert runner.finished(second) == begins
 
 
+def tuned(module, work, played, lost):
+    """Choose among short trainings; `lost` maps method and rate to how many scenarios were not played."""
+    study = opened(module, work, "data.official=false")
+    write_split(study, validation=played)
+    for (method, rate), count in lost.items():
+        file = work / "tune" / f"{method}_{rate:g}" / "eval" / "validation_00004" / "dialogues.jsonl"
+        write_atomic(file, b"".join(encode_dialogue(d) + b"\n" for d in list(played.values())[count:]))
+    module("stages")._choose_rates(study, list(lost))
+    return study, json.loads(study.rates_file.read_text())
+
+
 def test_rates_are_chosen_on_the_scenarios_that_all_short_trainings_played(module, tmp_path, played):
-    study = opened(module, tmp_path)
-    cells = [("mapo", 1e-4), ("mapo", 2e-4)]
-    for (method, rate), lost in zip(cells, (0, 2), strict=True):
-        file = tmp_path / "tune" / f"{method}_{rate:g}" / "eval" / "validation_00004" / "dialogues.jsonl"
-        write_atomic(file, b"".join(encode_dialogue(d) + b"\n" for d in list(played.values())[lost:]))
-    module("stages")._choose_rates(study, cells)
-    record = json.loads(study.rates_file.read_text())
-    assert (record["scenarios"], record["left_out"]) == (4, 2)
-    assert record["scores"][0]["epm_q"] == record["scores"][1]["epm_q"]  # the same four dialogues
+    study, record = tuned(module, tmp_path, played, {("mapo", 1e-4): 0, ("mapo", 2e-4): 1})
+    assert (record["scenarios"], record["left_out"]) == (5, 1)
+    assert record["scores"][0]["epm_q"] == record["scores"][1]["epm_q"]  # the same five dialogues
     assert study.rate("mapo") == 1e-4
+
+
+@pytest.mark.parametrize("lost", [2, 6])
+def test_a_rate_with_which_many_scenarios_were_lost_is_not_chosen(module, tmp_path, played, lost):
+    study, record = tuned(module, tmp_path, played, {("mapo", 2e-4): lost, ("mapo", 1e-4): 0})
+    assert (record["scenarios"], study.rate("mapo")) == (6, 1e-4)
+    [bad, good] = module("background").tuning(study)[2]
+    assert (bad["lost"], "epm_q" in bad, good["chosen"]) == (lost, False, "yes")
+
+
+def test_a_method_without_a_usable_rate_is_named(module, tmp_path, played):
+    lost = {("grpo", 1e-4): 0, ("mapo", 1e-4): 3, ("mapo", 2e-4): 6}
+    with pytest.raises(InputError, match=r"mapo_0\.0001: all short trainings of mapo .* 3 of 6.*lower"):
+        tuned(module, tmp_path, played, lost)
 
 
 # ---- the plan
@@ -258,12 +288,7 @@ def test_rates_are_chosen_on_the_scenarios_that_all_short_trainings_played(modul
 def planned(module, work, *changes, cases=2):
     """Open a study with some test scenarios, and write its plan."""
     study = opened(module, work, "data.official=false", *changes)
-    files = read_set("builtin:test").files
-    contents = {name: files[name].read_bytes() for name in sorted(files)[:cases]}
-    for name, content in contents.items():
-        write_atomic(study.scenarios / f"{name}.toml", content)
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    write_atomic(study.manifest, json.dumps({"train": {}, "validation": {}, "test": hashes}))
+    write_split(study, test=sorted(read_set("builtin:test").files)[:cases])
     module("plan").write_plan(study)
     return study
 
