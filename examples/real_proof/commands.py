@@ -4,7 +4,8 @@ A command is finished when WORK/stages/NAME.json says so; its output is appended
 that was begun is called again with --resume, and continues from what it has on disk.
 
 An evaluation that ends without some of its dialogues is tried once more and then counts as finished: a
-dialogue that can never be played must not stop the study.
+dialogue that can never be played must not stop the study. An attempt that dies before it has tried all
+dialogues is a failure instead, and does not count.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from measures import has_ended, lost_cases
+from measures import end_files, has_ended, lost_cases
 
 from mapo.errors import InputError
 from mapo.evals.processes import run_logged
@@ -131,6 +132,8 @@ class Runner:
         tried again, and then counts as finished."""
         log = RunDir(self.work).logs / f"{command.name}.log"
         for attempt in range(1, ATTEMPTS + 1):
+            for file in end_files(command.folder):  # those of an earlier attempt say nothing about this one
+                file.unlink()
             problem = await run_logged(_words(command), log)
             lost = lost_cases(command.folder) if RunDir(command.folder).health.exists() else set()
             if problem is None and not lost:

@@ -83,6 +83,13 @@ def is_complete(folder: Path) -> bool:
     return len(lost_cases(folder)) <= MAX_LOST * len(planned)
 
 
+def end_files(folder: Path) -> list[Path]:
+    """Return the files that an evaluation, a rejudgement or questions write last, each time they are run, as
+    far as they exist."""
+    run = RunDir(folder)
+    return [file for file in (run.health, run.swap, run.result) if file.exists()]
+
+
 def has_ended(folder: Path) -> bool:
     """Return whether there is a usable result of an evaluation, of a rejudgement or of questions, even if
     some of its dialogues or items are missing."""

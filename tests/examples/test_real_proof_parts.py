@@ -214,23 +214,38 @@ def test_a_test_that_lost_many_cases_has_failed(module, tmp_path, played):
     assert not module("measures").has_ended(study.test(run))
 
 
+ATTEMPT = """
+import sys
+from pathlib import Path
+
+calls, health, ends, status = sys.argv[1:]
+with open(calls, "a") as file:
+    file.write("x")
+if len(Path(calls).read_text()) <= int(ends):
+    Path(health).write_text("{}")
+sys.exit(int(status))
+"""
+"""An evaluation that dies before it has tried its dialogues after its first `ends` calls."""
+
+
 @pytest.mark.parametrize(
-    ("ended", "status", "attempts", "failed"),
-    [(True, 1, 2, False), (True, 0, 2, False), (False, 1, 1, True)],  # with 0, a dialogue was never judged
+    ("ends", "status", "attempts", "failed"),
+    [(2, 1, 2, False), (2, 0, 2, False), (1, 1, 2, True), (0, 1, 1, True)],  # status 0: one was never judged
 )
 def test_an_evaluation_without_some_dialogues_is_tried_again_and_kept(
-    module, tmp_path, played, monkeypatch, ended, status, attempts, failed
+    module, tmp_path, played, monkeypatch, ends, status, attempts, failed
 ):
     commands, study = module("commands"), opened(module, tmp_path)
     run = study.tested[0]
-    write_test(study, run, list(played.values())[:5], played, ended=ended)
-    calls = tmp_path / "calls.txt"
-    program = f"open({str(calls)!r}, 'a').write('x'); raise SystemExit({status})"
-    monkeypatch.setattr(commands, "_words", lambda _: [sys.executable, "-c", program])
+    write_test(study, run, list(played.values())[:5], played)  # health.json is that of an earlier call
+    calls, health = tmp_path / "calls.txt", RunDir(study.test(run)).health
+    words = [sys.executable, "-c", ATTEMPT, str(calls), str(health), str(ends), str(status)]
+    monkeypatch.setattr(commands, "_words", lambda _: words)
     runner, command = commands.Runner(tmp_path), commands.mapo("test_base_0", study.test(run), "eval")
     asyncio.run(runner.run([command]))
     assert len(calls.read_text()) == attempts
     assert (list(runner.failed), runner.finished(command)) == (["test_base_0"] * failed, not failed)
+    assert module("measures").complete_tests(study) == [run] * (not failed)  # a failed one is in no table
 
 
 @pytest.mark.parametrize(("seconds", "begins"), [(100, True), (900, False), (2000, True)])
