@@ -19,7 +19,7 @@ from pathlib import Path
 
 from measures import end_files, has_ended, lost_cases
 
-from mapo.errors import InputError
+from mapo.errors import InputError, MapoError
 from mapo.evals.processes import run_logged
 from mapo.evals.reproduce.execute import StageFiles
 from mapo.evals.reproduce.stages import Stage
@@ -76,13 +76,15 @@ class Runner:
         repeat: Callable[[Stage], bool] = lambda _: True,
     ) -> None:
         """Run the commands that are not finished and that `only` names (with `always`, all). A failed one
-        does not stop the others. Raises OutOfTimeError at the deadline, after ending those that run.
+        does not stop the others. Raises OutOfTimeError at the deadline, and MapoError if a file cannot be
+        read, after ending those that run.
 
         `repeat` says whether a command that left something out is tried again.
         """
         chosen = [
             c for c in commands if always or not self.only or any(matches(c.name, p) for p in self.only)
         ]
+        unfinished = [command for command in chosen if not self.finished(command)]
         gate, late = asyncio.Semaphore(self.jobs), []
 
         async def one(command: Stage) -> None:
@@ -95,10 +97,14 @@ class Runner:
 
         try:
             async with asyncio.timeout_at(self._loop_deadline()), asyncio.TaskGroup() as group:
-                for command in [command for command in chosen if not self.finished(command)]:
+                for command in unfinished:
                     group.create_task(one(command))
         except TimeoutError:
             raise OutOfTimeError from None
+        except ExceptionGroup as group:
+            if all(isinstance(error, MapoError) for error in group.exceptions):
+                raise group.exceptions[0] from None
+            raise
         if late:
             raise OutOfTimeError
 

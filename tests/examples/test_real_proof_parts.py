@@ -248,6 +248,25 @@ def test_an_evaluation_without_some_dialogues_is_tried_again_and_kept(
     assert module("measures").complete_tests(study) == [run] * (not failed)  # a failed one is in no table
 
 
+def test_a_damaged_manifest_is_a_plain_error(module, tmp_path, monkeypatch):
+    commands, study = module("commands"), opened(module, tmp_path)
+    folder = RunDir(study.test(study.tested[0]))
+    folder.root.mkdir(parents=True)
+    program = "import sys; [open(file, 'w').write('{') for file in sys.argv[1:]]"
+    words = [sys.executable, "-c", program, str(folder.manifest), str(folder.health)]
+    monkeypatch.setattr(commands, "_words", lambda _: words)
+    with pytest.raises(InputError, match=r"manifest\.json: cannot be read"):
+        asyncio.run(commands.Runner(tmp_path).run([commands.mapo("test_base_0", folder.root, "eval")]))
+
+
+def test_a_command_with_other_settings_is_a_plain_error(module, tmp_path):
+    commands = module("commands")
+    runner = commands.Runner(tmp_path)
+    runner.files.write(commands.mapo("test_base_0", tmp_path, "eval"), finished=True, seconds=1.0)
+    with pytest.raises(InputError, match="other settings"):
+        asyncio.run(runner.run([commands.mapo("test_base_0", tmp_path, "eval", "--seed", 2)]))
+
+
 @pytest.mark.parametrize(("seconds", "begins"), [(100, True), (900, False), (2000, True)])
 def test_a_test_that_would_not_end_in_time_waits_for_the_next_piece(
     module, tmp_path, monkeypatch, seconds, begins
