@@ -8,7 +8,7 @@ import json
 import multiprocessing
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -39,7 +39,15 @@ def generated_people(paths: Sequence[Path]) -> list[Person]:
     held_out_grams()  # once, not in every process
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
         parsed = [p for p in pool.imap(_generated_person, rows_of(paths), chunksize=100) if p is not None]
-    return [*{person.lines[0].text: person for person in reversed(parsed)}.values()][::-1]
+    return with_new_openings(parsed)
+
+
+def with_new_openings(people: Iterable[Person]) -> list[Person]:
+    """Return the people without those whose opening line an earlier one has."""
+    first: dict[str, Person] = {}
+    for person in people:
+        first.setdefault(person.lines[0].text, person)
+    return list(first.values())
 
 
 def _generated_person(row: tuple[int, dict[str, Any]]) -> Person | None:

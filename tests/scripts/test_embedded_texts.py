@@ -157,6 +157,12 @@ def test_what_a_writer_got_wrong_is_left_out():
     assert documents.parse("short", "person: Hello there, you.\nask: What?\n") is None
 
 
+def test_the_first_person_with_an_opening_line_is_kept():
+    openings = {"a": "Hello.", "b": "Good morning.", "c": "Hello.", "d": "Good night."}
+    people = [texts.Person(name, [texts.Line(opening)], []) for name, opening in openings.items()]
+    assert [person.id for person in corpus.with_new_openings(people)] == ["a", "b", "d"]
+
+
 @pytest.mark.parametrize(
     ("kind", "trust", "threshold", "expected"),
     [
