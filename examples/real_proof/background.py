@@ -7,14 +7,14 @@ import json
 from costs import training_costs
 from measures import MAX_LOST
 from study import Study
-from tables import NOTHING, Row, Table, table
+from tables import EMPTY_TABLE, Row, Table, table
 
 from mapo.store import RunDir
 
 
 def tuning(study: Study) -> Table:
     if not study.rates_file.exists():
-        return NOTHING
+        return EMPTY_TABLE
     found = json.loads(study.rates_file.read_text("utf-8"))
     rows = [
         {**row, "chosen": "yes" if found["chosen"][row["method"]] == row["rate"] else ""}
@@ -79,7 +79,7 @@ HEALTH = ("repeated", "shared", "as_assistant", "other_language", "off_persona",
 
 def people(study: Study) -> Table:
     if not study.people_file.exists():
-        return NOTHING
+        return EMPTY_TABLE
     found = json.loads(study.people_file.read_text("utf-8"))
     rows = []
     for kind, cast in found["casts"].items():

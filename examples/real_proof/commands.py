@@ -93,7 +93,7 @@ class Runner:
                     await self._run(command, repeat)
                 else:
                     late.append(command.name)
-                    print(f"{command.name} waits for more time", flush=True)
+                    print(f"{command.name} postponed: not enough time left", flush=True)
 
         try:
             async with asyncio.timeout_at(self._loop_deadline()), asyncio.TaskGroup() as group:

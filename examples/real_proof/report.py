@@ -30,7 +30,7 @@ from measures import (
 )
 from plan import read_plan
 from study import BASE, HERE, Run, Study
-from tables import NOTHING, Row, Table, add_mean, table, with_interval
+from tables import EMPTY_TABLE, Row, Table, add_mean, table, with_interval
 
 from mapo.errors import MapoError
 from mapo.evals.compare.comparison import compare
@@ -140,7 +140,7 @@ def _primary(study: Study) -> Table:
     change it."""
     plan = read_plan(study)
     if not plan:
-        return NOTHING
+        return EMPTY_TABLE
     runs, waiting = plan["runs"], _waiting(study, plan)
     pairs = [(a, b) for a, _, b in (text.partition(" - ") for text in plan["comparisons"])]
     zeros = differences(scores_with_zeros(study, runs), pairs) if left_out(study, among=runs) else []
@@ -332,12 +332,12 @@ def _keep(study: Study) -> Table:
         if RunDir(folder := study.kept(run, name)).result.exists()
     ]
     if not runs:
-        return NOTHING
+        return EMPTY_TABLE
     try:
         found = compare(runs)
     except MapoError as error:
         print(f"keep: {error}")
-        return NOTHING
+        return EMPTY_TABLE
     rows = []
     for (model, label), entry in found.cells.items():
         row: Row = {"model": model, "score": f"{entry.benchmark}, {label}", "n": f"{entry.n}/{entry.of}"}
@@ -361,7 +361,7 @@ def _keep(study: Study) -> Table:
 def _pairs(study: Study) -> Table:
     file = study.work / "pairs_counts.json"
     if not file.exists():
-        return NOTHING
+        return EMPTY_TABLE
     found = json.loads(file.read_text("utf-8"))
     row: Row = {
         **{k: found[k] for k in ("trained", "base", "tie", "p")},

@@ -7,7 +7,7 @@ from typing import Any
 Row = dict[str, Any]
 Table = tuple[str, dict[str, str], list[Row]]
 """What a table is about, its columns (title and format), and its rows."""
-NOTHING: Table = "", {}, []
+EMPTY_TABLE: Table = "", {}, []
 
 
 def add_mean(row: Row, name: str, value: dict[str, Any] | None) -> None:

@@ -269,7 +269,7 @@ def test_a_command_with_other_settings_is_a_plain_error(module, tmp_path):
 
 @pytest.mark.parametrize(("seconds", "begins"), [(100, True), (900, False), (2000, True)])
 def test_a_test_that_would_not_end_in_time_waits_for_the_next_piece(
-    module, tmp_path, monkeypatch, seconds, begins
+    module, tmp_path, monkeypatch, capsys, seconds, begins
 ):
     """A test that takes longer than a whole piece begins anyway: it could never begin otherwise."""
     commands, study = module("commands"), opened(module, tmp_path)
@@ -282,6 +282,7 @@ def test_a_test_that_would_not_end_in_time_waits_for_the_next_piece(
     with waits:
         asyncio.run(runner.run([first, second]))
     assert runner.finished(second) == begins
+    assert (f"{second.name} postponed: not enough time left" in capsys.readouterr().out) != begins
 
 
 def tuned(module, work, played, lost):
