@@ -94,7 +94,7 @@ def draw(args: argparse.Namespace) -> None:
     found = (d for file in sorted(args.run.rglob("*.jsonl")) for d in read_dialogues(file))
     dialogues = [dialogue for dialogue in found if isinstance(dialogue, Dialogue) and dialogue.turns]
     if not dialogues:
-        sys.exit(f"{args.run} has no dialogues")
+        sys.exit(f"{args.run} has no readable dialogues")
     chosen = places(dialogues, args.count, rng)
     prompts = [context(*place) for place in chosen]
     mine = [dialogue.turns[turn].reply.text for dialogue, turn in chosen]

@@ -167,7 +167,7 @@ def agreement(
     }
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -196,7 +196,11 @@ def main() -> None:
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
     )
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
     tokenizer = Tokenizer.from_file(str(args.tokenizer))
     encoder = Encoder(tokenizer)
     encoder.check()
@@ -243,9 +247,9 @@ def main() -> None:
     watched = held_out_rows(tests, encoder, {})[:100]
 
     def held_out_loss() -> str:
-        found = predict(model, watched, options, args.device)
+        logprobs = predict(model, watched, options, args.device)
         truth = np.concatenate([row.levels for row in watched])
-        return f"held out {-np.take_along_axis(found, truth[..., None], -1).mean():.3f}"
+        return f"held out {-np.take_along_axis(logprobs, truth[..., None], -1).mean():.3f}"
 
     made = train(
         model,
