@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from documents import words
-from nouns import known_nouns, other, with_nouns
+from nouns import known_nouns, known_numbers, other, with_nouns
 from texts import GOOD, POOR, Line, Mood, Person
 
 PATIENCE = {"low": 1, "medium": 2, "high": 3}
@@ -293,7 +293,7 @@ class Talk:
         if kind == "nonsense":
             if rng.random() < 0.3:
                 return with_other_nouns(text, " ".join([*theirs, *self.lines[-4:], line.text]), rng)
-            mentioned = sorted(known_nouns(text))
+            mentioned = sorted(known_nouns(text) | (known_numbers(text) & known_numbers(line.text)))
             changes = {
                 noun: other(noun, rng)
                 for noun in rng.sample(mentioned, rng.randint(min(1, len(mentioned)), len(mentioned)))

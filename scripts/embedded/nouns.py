@@ -55,6 +55,11 @@ _ONSETS = [
 ]
 _CODAS = ["ck", "d", "g", "l", "ll", "m", "n", "nd", "nk", "p", "rd", "rk", "rn", "st", "t", "x"]
 MADE_UP = 0.3
+NUMBERS = (
+    "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+    "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+    "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety",
+)  # fmt: skip
 _PERSON = re.compile(
     r".*(?:er|or|ist|man|men|woman|women|ers|ors|ists)|.*(?:mum|dad|mom|aunt|uncle|son|girl|boy|child|wife|friend|cousin|niece|nephew|twin|baby|babies|people|family|boss|nurse|priest|couple)s?"
 )
@@ -93,11 +98,18 @@ def _sorted_nouns() -> tuple[list[str], list[str]]:
 def known_nouns(text: str) -> set[str]:
     """Return the nouns of a text that can be exchanged."""
     one, many = nouns()
-    return {word for word in _WORD.findall(text) if word in one or word in many}
+    return {word for word in _WORD.findall(text.lower()) if word in one or word in many}
+
+
+def known_numbers(text: str) -> set[str]:
+    """Return the number words of a text."""
+    return {word for word in _WORD.findall(text.lower()) if word in NUMBERS}
 
 
 def other(noun: str, rng: random.Random) -> str:
-    """Return another noun of the same number."""
+    """Return another noun of the same number, or another number."""
+    if noun in NUMBERS:
+        return rng.choice([word for word in NUMBERS if word != noun])
     one, many = _sorted_nouns()
     choices = many if noun in nouns()[1] else one
     return next(word for word in iter(lambda: rng.choice(choices), "") if word != noun)
@@ -111,24 +123,32 @@ def made_up(noun: str, rng: random.Random) -> str:
 
 
 def with_nouns(text: str, changes: Mapping[str, str]) -> str:
-    """Return a text with its nouns changed and its articles adapted."""
+    """Return a text with its nouns and numbers changed and its articles adapted."""
     if not changes:
         return text
-    changed = _WORD.sub(lambda match: changes.get(match[0], match[0]), text)
+
+    def change(match: re.Match[str]) -> str:
+        word = match[0]
+        new = changes.get(word.lower(), word)
+        return new[:1].upper() + new[1:] if word[0].isupper() else new
+
+    changed = _WORD.sub(change, text)
     if changed == text:
         return text
     return _A.sub(r"\1 ", _AN.sub(r"\1n ", changed))
 
 
 def exchanged(person: Person, rng: random.Random, share: float) -> Person:
-    """Return the person with about `share` of the nouns in lines exchanged, in lines and replies alike. Three in ten
-    of the new words are made up."""
+    """Return the person with about `share` of the nouns and numbers in lines exchanged, in lines and replies alike.
+    Three in ten of the new nouns are made up."""
     spoken = set().union(*(known_nouns(line.text) for line in person.lines))
     changes = {
         noun: (made_up if rng.random() < MADE_UP else other)(noun, rng)
         for noun in sorted(spoken)
         if rng.random() < share
     }
+    counted = set().union(*(known_numbers(line.text) for line in person.lines))
+    changes |= {number: other(number, rng) for number in sorted(counted) if rng.random() < share}
     lines = [
         Line(
             with_nouns(line.text, changes),

@@ -15,7 +15,7 @@ from documents import (
     replies_answer,
     replies_request,
 )
-from nouns import exchanged, known_nouns, other, with_nouns
+from nouns import exchanged, known_nouns, known_numbers, other, with_nouns
 from texts import GOOD, KINDS, Line, Person, known_people, train_scenarios
 
 SPOILED = 0.35
@@ -91,7 +91,8 @@ def spoil(
         return with_other_nouns(
             text, " ".join([*lines, *(x.text for x in rng.choice(people).lines[:4])]), rng
         )
-    mentioned = sorted(known_nouns(text))
+    numbers = known_numbers(text) & set().union(*map(known_numbers, lines))
+    mentioned = sorted(known_nouns(text) | numbers)
     return with_nouns(text, {noun: other(noun, rng) for noun in mentioned}) if mentioned else ""
 
 

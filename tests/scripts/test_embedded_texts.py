@@ -241,8 +241,17 @@ def test_exchanged_nouns_agree_between_line_and_reply():
     assert noun != "bicycle" and changed.replies == [("ask", f"What was the {noun} like?")]
 
 
-def test_another_noun_is_never_the_same():
-    assert all(nouns.other("bicycle", random.Random(k)) != "bicycle" for k in range(5000))
+def test_exchanged_numbers_agree_between_line_and_reply():
+    line = texts.Line("Eleven years I worked there.", replies=[("detail", "Years, eleven of them.")])
+    changed = nouns.exchanged(texts.Person("x", [line], []), random.Random(0), 1.0).lines[0]
+    number = changed.text.split()[0]
+    assert number != "Eleven" and number[0].isupper()
+    assert changed.replies == [("detail", f"Years, {number.lower()} of them.")]
+
+
+@pytest.mark.parametrize("word", ["bicycle", "eleven"])
+def test_another_word_is_never_the_same(word):
+    assert all(nouns.other(word, random.Random(k)) != word for k in range(5000))
 
 
 def test_articles_follow_exchanged_nouns():
