@@ -8,14 +8,15 @@ import json
 import multiprocessing
 import os
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dialogues import Exchange, Talk
-from documents import is_clean_reply, parse, words
+from dialogues import Exchange, Talk, repeats_itself
+from documents import NONSENSE, is_clean_reply, parse, words
 from nouns import exchanged, nouns
 from texts import EMPATHY, Line, Person, held_out_people, known_people, train_scenarios
 
@@ -55,6 +56,8 @@ def _generated_person(row: tuple[int, dict[str, Any]]) -> Person | None:
     person = parse(f"generated-{number}-{data['id']}", data["text"])
     if person is None:
         return None
+    for line in person.lines:
+        line.replies = [pair for pair in line.replies if not repeats_itself(pair[1])]
     texts = [t for line in person.lines for t in (line.text, *(reply for _, reply in line.replies))]
     return None if any(grams(text) & held_out_grams() for text in texts) else person
 
@@ -92,7 +95,11 @@ def people_with_new_replies(paths: Sequence[Path]) -> list[Person]:
         if row["person"] not in people:
             continue
         known = people[row["person"]].lines[row["line"]]
-        fine = [(kind, reply) for kind, reply in row["replies"] if not grams(reply) & held]
+        fine = [
+            (kind, reply)
+            for kind, reply in row["replies"]
+            if not grams(reply) & held and not repeats_itself(reply)
+        ]
         line = Line(row["text"], known.mood, known.feeling, known.shown, fine)
         lines.setdefault((row["person"], row["variant"], number), {})[row["line"]] = line
     return [
@@ -103,12 +110,37 @@ def people_with_new_replies(paths: Sequence[Path]) -> list[Person]:
 
 
 def babble(paths: Sequence[Path]) -> Babble:
-    """Return replies of a policy, with the kinds that `write.py kinds` named, by line."""
+    """Return replies of a policy by line, with the kinds that `write.py kinds` named. Those that repeat themselves or
+    contain a word that does not exist are nonsense whatever it named."""
     found: Babble = {}
     for _, row in rows_of(paths):
-        if row["replies"]:
-            found.setdefault(row["line"], []).extend(map(tuple, row["replies"]))
+        for kind, reply in row["replies"]:
+            spoiled = repeats_itself(reply) or has_unknown_word(reply, row["line"])
+            found.setdefault(row["line"], []).append((NONSENSE if spoiled else kind, reply))
     return found
+
+
+@lru_cache
+def known_words() -> frozenset[str]:
+    """Return the words of the written texts that models may learn from."""
+    people = (*known_people(), *train_scenarios())
+    texts = [
+        t for p in people for line in p.lines for t in (line.text, *(reply for _, reply in line.replies))
+    ]
+    return frozenset(word for text in texts for word in words(text))
+
+
+_LOWER = re.compile(r"(?<![\w'])[a-z][a-z']+")
+_ENDINGS = ("", "s", "'s", "ed", "ing")
+
+
+def has_unknown_word(reply: str, line: str) -> bool:
+    """Return whether a reply has a word, not a name, that is neither in the written texts nor in the line."""
+    known, heard = known_words(), set(words(line))
+    return any(
+        not any((stem := word.removesuffix(ending)) in known or stem in heard for ending in _ENDINGS)
+        for word in _LOWER.findall(reply)
+    )
 
 
 def split(part: str, generated: Sequence[Person]) -> tuple[list[Person], list[Person], list[Person]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import random
@@ -252,6 +253,27 @@ def test_exchanged_numbers_agree_between_line_and_reply():
 @pytest.mark.parametrize("word", ["bicycle", "eleven"])
 def test_another_word_is_never_the_same(word):
     assert all(nouns.other(word, random.Random(k)) != word for k in range(5000))
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("The boathouse was the boathouse.", True),
+        ("What did you say when he stopped, when he stopped?", True),
+        ("You told them, and you told nobody else.", False),
+        ("Two trains, and you walked him to the gate.", False),
+    ],
+)
+def test_a_reply_that_repeats_itself_is_noticed(reply, expected):
+    assert dialogues.repeats_itself(reply) is expected
+
+
+def test_a_policys_reply_with_an_invented_word_is_nonsense(tmp_path):
+    line = "I sold the zither, Mr Orbonne."
+    replies = [("ask", "Who plays the zithers now, Orbonne?"), ("ask", "What did the zitherling cost?")]
+    with gzip.open(tmp_path / "kinds.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"line": line, "replies": replies}) + "\n")
+    assert corpus.babble([tmp_path / "kinds.jsonl.gz"]) == {line: [replies[0], ("nonsense", replies[1][1])]}
 
 
 def test_articles_follow_exchanged_nouns():
