@@ -3,6 +3,7 @@ dialogues drawn from them."""
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import multiprocessing
@@ -10,7 +11,7 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +31,12 @@ TURNS = 24
 T = TypeVar("T")
 Babble = dict[str, list[tuple[str, str]]]
 """Kinds and replies of a policy by line."""
+Sense = dict[tuple[str, str], float]
+"""Probabilities that replies make sense, by line and reply."""
+SENSIBLE, NONSENSICAL = 0.7, 0.3
+"""A generated reply is learned from this probability on; below the other one it is an example of nonsense."""
+FEWEST_LINES = 5
+"""Lines with sensible replies that a generated person must have."""
 
 
 def generated_people(paths: Sequence[Path]) -> list[Person]:
@@ -109,13 +116,71 @@ def people_with_new_replies(paths: Sequence[Path]) -> list[Person]:
     ]
 
 
-def babble(paths: Sequence[Path]) -> Babble:
-    """Return replies of a policy by line, with the kinds that `write.py kinds` named. Those that repeat themselves or
-    contain a word that does not exist are nonsense whatever it named."""
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What a model learns from. `replies` are those of policies, with their kinds, by line."""
+
+    written: list[Person]
+    generated: list[Person]
+    held_out: list[Person]
+    replies: Babble
+
+
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    for name, made_by in (
+        ("stories", "write.py stories"),
+        ("replies", "write.py replies"),
+        ("babble", "write.py kinds"),
+        ("sense", "sense.py read"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=Path, nargs="+", default=[], help=f"files that `{made_by}` made"
+        )
+
+
+def read_texts(args: argparse.Namespace, part: str) -> Texts:
+    """Return the texts of `part` and of the files in `args`. With --sense, generated replies that make no sense are not
+    among those of a line but among the replies of policies, as nonsense."""
+    sense = senses(args.sense)
+    replies = babble(args.babble, sense)
+    people = [*people_with_new_replies(args.replies), *generated_people(args.stories)]
+    if sense:
+        for person in people:
+            for line in person.lines:
+                bad = [r for _, r in line.replies if sense.get((line.text, r), 1.0) < NONSENSICAL]
+                replies.setdefault(line.text, []).extend((NONSENSE, reply) for reply in bad)
+        people = sensible(people, sense)
+    return Texts(*split(part, people), replies)
+
+
+def senses(paths: Sequence[Path]) -> Sense:
+    """Return what `sense.py read` found."""
+    return {(row["line"], reply): p for _, row in rows_of(paths) for reply, p in row["replies"]}
+
+
+def sensible(people: Sequence[Person], sense: Sense) -> list[Person]:
+    """Return the people with the replies that make sense, without lines that have none. Replies that nobody has read
+    are left out."""
+    found = []
+    for person in people:
+        lines = [
+            replace(line, replies=[p for p in line.replies if sense.get((line.text, p[1]), 0.0) >= SENSIBLE])
+            for line in person.lines
+        ]
+        lines = [line for line in lines if line.replies]
+        if len(lines) >= FEWEST_LINES:
+            found.append(Person(person.id, lines, person.things))
+    return found
+
+
+def babble(paths: Sequence[Path], sense: Sense | None = None) -> Babble:
+    """Return replies of a policy by line, with the kinds that `write.py kinds` named. Those that repeat themselves,
+    contain a word that does not exist or make no sense are nonsense whatever it named."""
     found: Babble = {}
     for _, row in rows_of(paths):
         for kind, reply in row["replies"]:
             spoiled = repeats_itself(reply) or has_unknown_word(reply, row["line"])
+            spoiled = spoiled or (sense or {}).get((row["line"], reply), 1.0) < 0.5
             found.setdefault(row["line"], []).append((NONSENSE if spoiled else kind, reply))
     return found
 

@@ -204,7 +204,7 @@ class Talk:
         if line.text in self.babble and self.rng.random() < BABBLE:
             good = self.rng.random() < self.goodness
             options = [pair for pair in self.babble[line.text] if pair[1] not in self.replies]
-            options = [pair for pair in options if (pair[0] in GOOD) == good] or options
+            options = [pair for pair in options if (pair[0] in GOOD) == good]
             if options:
                 kind, text = self.rng.choice(options)
                 kind = "babble" if kind == "nonsense" else kind

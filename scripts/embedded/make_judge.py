@@ -21,17 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from corpus import (
-    TURNS,
-    Babble,
-    Draw,
-    babble,
-    draw_dialogue,
-    generated_people,
-    in_parallel,
-    people_with_new_replies,
-    split,
-)
+from corpus import TURNS, Babble, Draw, add_text_options, draw_dialogue, in_parallel, read_texts
 from dialogues import SPOILED, Exchange
 from small import ASSISTANT, CONTEXT, add_dropout, batches, fast, new_model, padded, save, train
 from texts import KINDS, Person
@@ -171,13 +161,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--stories", type=Path, nargs="+", default=[], help="files that `write.py stories` made"
-    )
-    parser.add_argument(
-        "--replies", type=Path, nargs="+", default=[], help="files that `write.py replies` made"
-    )
-    parser.add_argument("--babble", type=Path, nargs="+", default=[], help="files that `write.py kinds` made")
+    add_text_options(parser)
     parser.add_argument(
         "--start", help="folder of a judge to go on from, as after collecting what deceived it"
     )
@@ -204,10 +188,9 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(args.tokenizer))
     encoder = Encoder(tokenizer)
     encoder.check()
-    policy_replies: Babble = babble(args.babble)
-    written, generated, held = split(
-        args.part, [*people_with_new_replies(args.replies), *generated_people(args.stories)]
-    )
+    texts = read_texts(args, args.part)
+    written, generated, held = texts.written, texts.generated, texts.held_out
+    policy_replies = texts.replies
     draw = Draw(written, generated)
     pool = in_parallel(
         lambda rng: draw_row(rng, draw, encoder, policy_replies), args.dialogues, f"judge/{args.seed}"

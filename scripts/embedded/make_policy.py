@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from corpus import Draw, babble, generated_people, in_parallel, people_with_new_replies, split
+from corpus import Draw, add_text_options, in_parallel, read_texts
 from dialogues import COMMON, SMALL, Talk, names_something
 from documents import NONSENSE
 from nouns import exchanged
@@ -138,13 +138,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--stories", type=Path, nargs="+", default=[], help="files that `write.py stories` made"
-    )
-    parser.add_argument(
-        "--replies", type=Path, nargs="+", default=[], help="files that `write.py replies` made"
-    )
-    parser.add_argument("--babble", type=Path, nargs="+", default=[], help="files that `write.py kinds` made")
+    add_text_options(parser)
     parser.add_argument("--start", help="folder of a policy to go on from")
     parser.add_argument("--tokenizer", type=Path, help="use this tokenizer.json instead of training one")
     parser.add_argument("--exchanged", type=float, default=0.6, help="share of dialogues with other nouns")
@@ -168,13 +162,10 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    written, generated, held = split(
-        "all", [*people_with_new_replies(args.replies), *generated_people(args.stories)]
-    )
+    texts = read_texts(args, "all")
+    written, generated, held = texts.written, texts.generated, texts.held_out
     draw = Draw(written, generated, args.exchanged)
-    sensible = {
-        line: [p for p in pairs if makes_sense(line, *p)] for line, pairs in babble(args.babble).items()
-    }
+    sensible = {line: [p for p in pairs if makes_sense(line, *p)] for line, pairs in texts.replies.items()}
     tokenizer = (
         Tokenizer.from_file(str(args.tokenizer))
         if args.tokenizer

@@ -18,16 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from corpus import (
-    Draw,
-    Drawn,
-    babble,
-    draw_dialogue,
-    generated_people,
-    in_parallel,
-    people_with_new_replies,
-    split,
-)
+from corpus import Draw, Drawn, add_text_options, draw_dialogue, in_parallel, read_texts
 from dialogues import Exchange
 from documents import new_rows
 
@@ -79,33 +70,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--dialogues", type=int, default=4000)
     parser.add_argument("--held-out-dialogues", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--stories", type=Path, nargs="+", default=[], help="files that `write.py stories` made"
-    )
-    parser.add_argument(
-        "--replies", type=Path, nargs="+", default=[], help="files that `write.py replies` made"
-    )
-    parser.add_argument("--babble", type=Path, nargs="+", default=[], help="files that `write.py kinds` made")
+    add_text_options(parser)
     args = parser.parse_args(argv)
     for path in (args.out, args.held_out):
         if path and not path.name.endswith(".jsonl.gz"):
             parser.error(f"{path}: the name does not end in .jsonl.gz")
-    policy_replies = babble(args.babble)
-    written, generated, held = split(
-        args.part, [*people_with_new_replies(args.replies), *generated_people(args.stories)]
-    )
-    draw = Draw(written, generated)
+    texts = read_texts(args, args.part)
+    draw = Draw(texts.written, texts.generated)
     prefix = f"{args.part}-{args.seed}"
     drawn = in_parallel(
-        lambda rng: draw_dialogue(rng, draw, policy_replies),
+        lambda rng: draw_dialogue(rng, draw, texts.replies),
         args.dialogues,
         f"recordings/{prefix}",
         shard=100,
     )
     write(args.out, prefix, drawn)
     if args.held_out:
-        rng, others = random.Random(f"held out/{args.seed}"), Draw(held, [])
-        tests = [draw_dialogue(rng, others, policy_replies) for _ in range(args.held_out_dialogues)]
+        rng, others = random.Random(f"held out/{args.seed}"), Draw(texts.held_out, [])
+        tests = [draw_dialogue(rng, others, texts.replies) for _ in range(args.held_out_dialogues)]
         write(args.held_out, f"held-out-{args.seed}", tests)
 
 

@@ -276,6 +276,32 @@ def test_a_policys_reply_with_an_invented_word_is_nonsense(tmp_path):
     assert corpus.babble([tmp_path / "kinds.jsonl.gz"]) == {line: [replies[0], ("nonsense", replies[1][1])]}
 
 
+def test_generated_replies_without_sense_become_examples_of_nonsense(tmp_path):
+    good, bad, unread = "What did it cost you?", "The boat is the price.", "How long was it?"
+    lines = [
+        texts.Line(f"I sold boat number {k}.", replies=[("ask", r) for r in (good, bad, unread)])
+        for k in range(5)
+    ]
+    with gzip.open(tmp_path / "sense.jsonl.gz", "wt") as file:
+        for line in lines:
+            file.write(json.dumps({"line": line.text, "replies": [[good, 0.9], [bad, 0.1]]}) + "\n")
+    sense = corpus.senses([tmp_path / "sense.jsonl.gz"])
+    (person,) = corpus.sensible([texts.Person("x", lines, [])], sense)
+    assert [line.replies for line in person.lines] == [[("ask", good)]] * 5
+    assert corpus.sensible([texts.Person("x", lines[:4], [])], sense) == []
+    with gzip.open(tmp_path / "kinds.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"line": lines[0].text, "replies": [("ask", good), ("ask", bad)]}) + "\n")
+    named = corpus.babble([tmp_path / "kinds.jsonl.gz"], sense)
+    assert named == {lines[0].text: [("ask", good), ("nonsense", bad)]}
+
+
+def test_labelled_replies_are_of_people_that_models_may_learn_from():
+    rows = [json.loads(row) for row in (texts.HERE / "sense.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {row["sense"] for row in rows} == {0, 1} and {row["by"] for row in rows} == {"policy", "writer"}
+    held_out = {line.text for person in texts.held_out_people() for line in person.of_mood("story")}
+    assert not held_out & {line for row in rows for line in row["lines"]}
+
+
 def test_articles_follow_exchanged_nouns():
     assert nouns.with_nouns("A bicycle and an umbrella.", {"bicycle": "apple", "umbrella": "ladder"}) == (
         "An apple and a ladder."
