@@ -11,7 +11,7 @@ here=$(dirname "$(realpath "$0")")
 cd "$here/../.."
 mkdir -p "$out"
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
-: "${WRITER_MINUTES:=5}" "${WRITE_MINUTES:=20}" "${POLICY_MINUTES:=5}" "${JUDGE_MINUTES:=4}" "${ROUNDS:=2}"
+: "${WRITER_MINUTES:=5}" "${WRITE_MINUTES:=20}" "${READER_MINUTES:=3}" "${POLICY_MINUTES:=5}" "${JUDGE_MINUTES:=4}" "${ROUNDS:=2}"
 
 step() { # step NAME COMMAND...: run a command whose output is OUT/NAME
     local name=$1; shift
@@ -20,21 +20,30 @@ step() { # step NAME COMMAND...: run a command whose output is OUT/NAME
     python "$@" > "$out/$name.log" 2>&1 || { echo "failed: see $out/$name.log"; exit 1; }
 }
 write() { local task=$1 name=$2; shift 2; step "$name" "$here/write.py" "$task" --model "$qwen" --out "$out/$name" "$@"; }
-texts=(--stories "$out/stories.jsonl.gz" --replies "$out/replies.jsonl.gz")
+generated=(--stories "$out/stories.jsonl.gz" --replies "$out/replies.jsonl.gz")
+read_sense() { # read_sense NAME OPTIONS: which replies make sense
+    local name=$1; shift
+    step "$name" "$here/sense.py" read --model "$qwen" --writer "$out/writer" --reader "$out/reader" --out "$out/$name" "$@"
+}
 
 write train writer --minutes "$WRITER_MINUTES"
 write stories stories.jsonl.gz --writer "$out/writer" --minutes "$WRITE_MINUTES" --slots 640 & first=$!
 write replies replies.jsonl.gz --writer "$out/writer" --minutes "$WRITE_MINUTES" --slots 640 & second=$!
 wait $first && wait $second
+step reader "$here/sense.py" train --model "$qwen" --writer "$out/writer" --out "$out/reader" --minutes "$READER_MINUTES"
+read_sense sense.jsonl.gz "${generated[@]}"
+texts=("${generated[@]}" --sense "$out"/sense*.jsonl.gz)
 
 step policy_0 "$here/make_policy.py" "${texts[@]}" --out "$out/policy_0" --minutes "$POLICY_MINUTES"
 
 kinds=()
-hear() { # hear POLICY NAME: collect what a policy says and name the kinds
+hear() { # hear POLICY NAME: collect what a policy says, name the kinds and read which make sense
     step "said_$2.jsonl.gz" "$here/babble.py" --model "$1" --stories "$out/stories.jsonl.gz" --out "$out/said_$2.jsonl.gz" \
         --slots 1024 --seed "${#kinds[@]}"
     write kinds "kinds_$2.jsonl.gz" --writer "$out/writer" --babble "$out/said_$2.jsonl.gz"
+    read_sense "sense_$2.jsonl.gz" --said "$out/said_$2.jsonl.gz"
     kinds+=("$out/kinds_$2.jsonl.gz")
+    texts=("${generated[@]}" --sense "$out"/sense*.jsonl.gz)
 }
 
 # The policy goes on with those of its own replies that make sense.

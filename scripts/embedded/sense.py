@@ -66,19 +66,28 @@ class Rows:
     reads: torch.Tensor
 
 
+Parts = tuple[list[int], list[list[int]]]
+"""The ids of a story, and of each reply with the question after it."""
+
+
 class Encoder:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self.yes, self.no = (tokenizer.encode(word, add_special_tokens=False)[0] for word in (" yes", " no"))
+        self.yes, self.no = (ids[0] for ids in self._ids([" yes", " no"]))
 
-    def parts(self, item: Item) -> tuple[list[int], list[list[int]]]:
-        """Return the ids of the story, and of each reply with the question after it."""
-        story = shown_lines(item.lines[-BEFORE - 1 :]) + "\n"
-        encode = lambda text: self.tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
-        return encode(story), [encode(f"reply: {reply}\nmakes sense:") for reply in item.replies]
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        return self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+
+    def parts(self, items: Sequence[Item]) -> list[Parts]:
+        stories = self._ids([shown_lines(item.lines[-BEFORE - 1 :]) + "\n" for item in items])
+        texts = [f"reply: {reply}\nmakes sense:" for item in items for reply in item.replies]
+        replies = iter(self._ids(texts))
+        return [
+            (story, [next(replies) for _ in item.replies]) for story, item in zip(stories, items, strict=True)
+        ]
 
 
-def rows_of(parts: Sequence[tuple[list[int], list[list[int]]]]) -> Rows:
+def rows_of(parts: Sequence[Parts]) -> Rows:
     """Return a batch. What a token sees is given by the part it belongs to: 0 the story, 1 and up the replies."""
     width = max(len(story) + sum(map(len, replies)) for story, replies in parts)
     ids, places = np.zeros((len(parts), width), np.int64), np.zeros((len(parts), width), np.int64)
@@ -137,7 +146,7 @@ def written(people: Sequence[Person], count: int, rng: random.Random) -> list[It
     return items
 
 
-def batches(encoded: Sequence[tuple[list[int], list[list[int]]]], budget: int) -> list[list[int]]:
+def batches(encoded: Sequence[Parts], budget: int) -> list[list[int]]:
     """Group indices of rows of similar length into padded batches of at most `budget` tokens."""
     sizes = [len(story) + sum(map(len, replies)) for story, replies in encoded]
     groups: list[list[int]] = [[]]
@@ -164,7 +173,7 @@ def train(args: argparse.Namespace) -> None:
         for _ in range(args.passes)
         for item in (*known, *written(known_people(), round(WRITTEN * len(known)), rng))
     ]
-    encoded = [encoder.parts(item) for item in learned]
+    encoded = encoder.parts(learned)
     groups = batches(encoded, args.batch)
     rng.shuffle(groups)
     weights = [p for p in adapted.parameters() if p.requires_grad]
@@ -225,7 +234,7 @@ def read_all(
     model: Any, encoder: Encoder, items: Sequence[Item], args: argparse.Namespace
 ) -> Iterator[list[float]]:
     """Yield the log-odds of each item's replies, in the order of the items; all of them are read before the first."""
-    encoded = [encoder.parts(item) for item in items]
+    encoded = encoder.parts(items)
     found: list[list[float]] = [[]] * len(items)
     with torch.inference_mode():
         for group in batches(encoded, args.batch):
