@@ -97,10 +97,11 @@ def manifest(
 
 
 class PreviousDialogues(NamedTuple):
-    """The content of a run directory: finished dialogues, failures per dialogue, and unreadable lines."""
+    """The content of a run directory: finished dialogues, failed attempts in the order in which they were
+    written, and unreadable lines."""
 
     finished: list[Dialogue]
-    broken: Counter[str]
+    failed: list[Dialogue]
     bad: list[str]
 
 
@@ -131,7 +132,7 @@ def _fewer_scenarios(out: Path, manifest: Mapping[str, Any]) -> dict[str, str] |
 
 def read_previous(out: Path) -> PreviousDialogues:
     """Read the dialogues of a run directory."""
-    previous = PreviousDialogues([], Counter(), [])
+    previous = PreviousDialogues([], [], [])
     file = RunDir(out).empa_dialogues
     for item in read_dialogues(file) if file.exists() else ():
         if isinstance(item, BadLine):
@@ -139,7 +140,7 @@ def read_previous(out: Path) -> PreviousDialogues:
         elif item.judged:
             previous.finished.append(item)
         else:
-            previous.broken[item.id] += 1
+            previous.failed.append(item)
     return previous
 
 
@@ -180,10 +181,12 @@ async def run(
     on_turn: Callable[[Turn], None] | None = None,
 ) -> list[Dialogue]:
     """Play the unfinished dialogues and return all; each is written to disk when it finishes."""
-    finished = previous.finished if previous else []
+    finished, failed, _ = previous or PreviousDialogues([], [], [])
     done = {dialogue.id for dialogue in finished}
-    broken = previous.broken if previous else Counter[str]()
-    todo = [replace(job, attempt=broken[job.id]) for job in plan.jobs() if job.id not in done]
+    attempts = Counter(dialogue.id for dialogue in failed)
+    todo = [replace(job, attempt=attempts[job.id]) for job in plan.jobs() if job.id not in done]
+    # The last attempt only: a scenario that is never judged must not stop the run after enough resumes.
+    last_failed = {dialogue.id: dialogue for dialogue in failed if dialogue.id not in done}
     with Recorder(out, rules.rubric) as recorder:
 
         def write(dialogue: Dialogue) -> None:
@@ -199,7 +202,7 @@ async def run(
             casting,
             rules,
             concurrency=concurrency,
-            before=finished,
+            before=[*finished, *last_failed.values()],
             on_done=write,
             on_turn=on_turn,
         )
