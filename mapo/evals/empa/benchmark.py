@@ -17,12 +17,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mapo.errors import JudgeError
 from mapo.evals.empa.result_files import result_path, write_result
 from mapo.measure.rubric import Rubric
+from mapo.models.chat import Chat
 from mapo.records import encode
 from mapo.runs.claim import check_folder, digest, read_manifest
 from mapo.sandbox.cast import Casting, Job, Policy, held_out_seed
-from mapo.sandbox.rollout import Rules, play_all
+from mapo.sandbox.rollout import ActiveDialogue, Rules, play_all
 from mapo.scenarios.scenario import Scenario, scenario_digest
 from mapo.scenarios.start_levels import StartLevelTable, check_start_levels
 from mapo.scoring.findings import warnings
@@ -180,32 +182,50 @@ async def run(
     on_done: OnDialogue | None = None,
     on_turn: Callable[[Turn], None] | None = None,
 ) -> list[Dialogue]:
-    """Play the unfinished dialogues and return all; each is written to disk when it finishes."""
+    """Play the unfinished dialogues and return all; each is written to disk when it finishes.
+
+    If the judge fails too often, those in play are recorded as broken: a resumed run then asks anew instead
+    of stopping at the same cached answers of the judge.
+    """
     finished, failed, _ = previous or PreviousDialogues([], [], [])
     done = {dialogue.id for dialogue in finished}
     attempts = Counter(dialogue.id for dialogue in failed)
     todo = [replace(job, attempt=attempts[job.id]) for job in plan.jobs() if job.id not in done]
     # The last attempt only: a scenario that is never judged must not stop the run after enough resumes.
     last_failed = {dialogue.id: dialogue for dialogue in failed if dialogue.id not in done}
+    in_play: dict[str, ActiveDialogue] = {}
+
+    def begin(job: Job) -> Chat:
+        chat = policy(job)
+        in_play[job.id] = ActiveDialogue(job, rules, chat.name)
+        return chat
+
     with Recorder(out, rules.rubric) as recorder:
 
         def write(dialogue: Dialogue) -> None:
+            in_play.pop(dialogue.id, None)
             recorder.write(dialogue)
             if on_done:
                 on_done(dialogue)
 
         for dialogue in finished:  # a run may have been killed between the record and its EMPA file
             recorder.export(dialogue)
-        played = await play_all(
-            todo,
-            policy,
-            casting,
-            rules,
-            concurrency=concurrency,
-            before=[*finished, *last_failed.values()],
-            on_done=write,
-            on_turn=on_turn,
-        )
+        try:
+            played = await play_all(
+                todo,
+                begin,
+                casting,
+                rules,
+                concurrency=concurrency,
+                before=[*finished, *last_failed.values()],
+                on_done=write,
+                on_turn=on_turn,
+            )
+        except JudgeError as error:
+            for active in in_play.values():
+                active.fail(error)
+                recorder.write(await active.finish())
+            raise
     write_health(out, [*finished, *played], plan.scenarios)
     return [*finished, *played]
 

@@ -394,6 +394,49 @@ def test_a_dialogue_broken_by_bad_answers_can_be_healed(tmp_path):
     assert len(found.results) == 1 and not found.broken  # the attempt that broke no longer counts
 
 
+@pytest.mark.parametrize("concurrency", [3, 12])
+def test_a_run_stopped_by_its_judge_goes_on_when_the_judge_is_repaired(tmp_path, concurrency):
+    """The recorded bad answers in the dialogues that were in play would stop it again."""
+    plan, rules = empa.EmpaPlan(load_scenarios("builtin:test")[:12]), Rules(RUBRIC, min_turns=8, max_turns=8)
+    broken = True
+
+    def answer(body):
+        return "no form" if broken and body["model"] == "judge" else world()(body)
+
+    def attempt(server, at_once):
+        cache = Cache(tmp_path / "cache.sqlite")
+        chats = over_http(server.base_url, cache=cache)
+        casting = model_cast(chats["user"], chats["director"], chats["judge"], RUBRIC)
+        kept = empa.read_previous(tmp_path)
+
+        async def go():
+            try:
+                return await empa.run(
+                    tmp_path,
+                    plan,
+                    lambda job: chats["policy"],
+                    casting,
+                    rules,
+                    previous=kept,
+                    concurrency=at_once,
+                )
+            finally:
+                for chat in chats.values():
+                    await chat.aclose()
+
+        try:
+            return asyncio.run(go())
+        finally:
+            cache.close()
+
+    with LoopbackServer(answer) as server:
+        with pytest.raises(JudgeError):
+            attempt(server, concurrency)
+        broken = False
+        played = attempt(server, 12)
+    assert [dialogue.judged for dialogue in played] == [True] * 12
+
+
 class DeadJudge:
     async def judge(self, turns):
         raise AnswerError("never in form")
