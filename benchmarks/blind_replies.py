@@ -22,11 +22,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from mapo.errors import RecordError
 from mapo.measure.stats import wilson
 from mapo.models.chat import Request
 from mapo.sampling.local import local_sampler
 from mapo.sampling.sampler import LocalChat
-from mapo.store import read_dialogues
+from mapo.store import BadLine, read_dialogues
 from mapo.types import Dialogue, Message
 
 SHOWN = 3
@@ -89,13 +90,33 @@ def block(number: int, said: list[tuple[str, str]], replies: dict[str, str]) -> 
     return f"\n## {number}\n\n" + "\n\n".join(" ".join(row.split()) for row in shown) + "\n"
 
 
+def replied_dialogues(run: Path) -> list[Dialogue]:
+    """Return the dialogues of a folder that have a reply. Without one, the program ends and says why."""
+    files = sorted(run.rglob("*.jsonl"))
+    try:
+        lines = [line for file in files for line in read_dialogues(file)]
+    except RecordError as error:
+        sys.exit(str(error))
+    dialogues = [line for line in lines if isinstance(line, Dialogue)]
+    replied = [dialogue for dialogue in dialogues if dialogue.turns]
+    if replied:
+        return replied
+    bad = [line for line in lines if isinstance(line, BadLine)]
+    if not run.is_dir():
+        sys.exit(f"{run} is not a folder")
+    if not files:
+        sys.exit(f"{run} has no dialogues: there are no .jsonl files in it")
+    if not lines:
+        sys.exit(f"{run} has no dialogues: its .jsonl files are empty")
+    if dialogues:
+        unreadable = f"; unreadable lines: {len(bad)}, the first: {bad[0]}" if bad else ""
+        sys.exit(f"{run}: none of its {len(dialogues)} dialogues has a reply{unreadable}")
+    sys.exit(f"{run}: none of the {len(bad)} lines in its .jsonl files can be read, the first: {bad[0]}")
+
+
 def draw(args: argparse.Namespace) -> None:
     rng = random.Random(args.seed)
-    found = (d for file in sorted(args.run.rglob("*.jsonl")) for d in read_dialogues(file))
-    dialogues = [dialogue for dialogue in found if isinstance(dialogue, Dialogue) and dialogue.turns]
-    if not dialogues:
-        sys.exit(f"{args.run} has no readable dialogues")
-    chosen = places(dialogues, args.count, rng)
+    chosen = places(replied_dialogues(args.run), args.count, rng)
     prompts = [context(*place) for place in chosen]
     mine = [dialogue.turns[turn].reply.text for dialogue, turn in chosen]
     theirs = asyncio.run(answers(args.untrained, prompts, args.temperature, args.max_tokens))

@@ -10,12 +10,14 @@ import hashlib
 import json
 import shutil
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 
 from stages import needs_policy
 from study import Study
 
 from mapo.errors import InputError
+from mapo.evals.processes import locked
 from mapo.local_model.role_file import NAME as ROLE_FILE
 from mapo.store import RunDir, write_atomic
 
@@ -54,11 +56,30 @@ def pack(study: Study, file: Path, *, everything: bool = False, part_bytes: int 
 
 
 def unpack(work: Path, file: Path) -> None:
-    """Create the work folder from an archive. Raises InputError if it is not empty, or a part is damaged."""
-    if work.exists() and any(path.name != ".lock" for path in work.iterdir()):
-        raise InputError("the folder is not empty", where=str(work), fix="Use another --work")
+    """Create the work folder from an archive. Raises InputError if it is not empty, a stage is running in it,
+    or a part is damaged."""
+    existed = work.exists()
+    with locked(work, "stage"):
+        lock = RunDir(work).grid_lock
+        try:
+            if any(path != lock for path in work.iterdir()):
+                raise InputError("the folder is not empty", where=str(work), fix="Use another --work")
+            draft = _extract(work, file)
+        except BaseException:
+            if not existed:
+                lock.unlink()
+                with suppress(OSError):  # it is not empty: another stage has begun in it
+                    work.rmdir()
+            raise
+        with locked(draft, "stage"):  # its lock takes the place of the one that is removed
+            lock.unlink()
+            _move(draft, work)
+
+
+def _extract(work: Path, file: Path) -> Path:
+    """Return a folder beside the work folder with the content of the archive."""
     index, whole = _index(file), work.with_name(f".{work.name}.tar.gz")
-    work.parent.mkdir(parents=True, exist_ok=True)
+    draft = work.with_name(f".{work.name}.tmp")
     try:
         with open(whole, "wb") as content:
             for entry in json.loads(index.read_bytes())["parts"]:
@@ -66,7 +87,6 @@ def unpack(work: Path, file: Path) -> None:
                 if hashlib.sha256(part).hexdigest() != entry["sha256"]:
                     raise InputError("a part is damaged", where=entry["name"], fix="Copy it again")
                 content.write(part)
-        draft = work.with_name(f".{work.name}.tmp")
         shutil.rmtree(draft, ignore_errors=True)
         with tarfile.open(whole) as archive:
             archive.extractall(draft, filter="data")
@@ -78,8 +98,19 @@ def unpack(work: Path, file: Path) -> None:
         ) from None
     finally:
         whole.unlink(missing_ok=True)
-    shutil.rmtree(work, ignore_errors=True)
-    draft.replace(work)
+    return draft
+
+
+def _move(draft: Path, work: Path) -> None:
+    """Replace the work folder, which must be empty."""
+    try:
+        draft.replace(work)
+    except OSError as error:
+        raise InputError(
+            f"the folder cannot be replaced ({error.strerror})",
+            where=str(work),
+            fix="Wait until no stage runs in it, or use another --work",
+        ) from None
 
 
 def seconds_to_pack(study: Study) -> float:

@@ -216,7 +216,7 @@ async def _serve(
             seed=plan.seed,
             model=limits.model,
             on_done=on_done,
-            taken=[*(d.id for d in previous.finished), *previous.broken] if previous else (),
+            taken={d.id for d in (*previous.finished, *previous.failed)} if previous else (),
         )
         app = make_app(sandbox, sessions=limits.sessions, idle=limits.idle, token=limits.token)
         _say_where(listener, limits, len(plan.scenarios))

@@ -81,8 +81,12 @@ def locked(out: Path, kind: str) -> Iterator[None]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            # A command may have replaced the file since it was opened: its lock would then keep nobody out.
+            ours = os.path.samestat(os.fstat(lock.fileno()), RunDir(out).grid_lock.stat())
+        except (BlockingIOError, FileNotFoundError):
+            ours = False
+        if not ours:
             raise InputError(
                 f"another {kind} is running in this folder", where=str(out), fix="Wait until it ends"
-            ) from None
+            )
         yield

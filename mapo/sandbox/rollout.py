@@ -397,7 +397,11 @@ async def play_all(
         raise InputError("two jobs have the same id, seed and step", fix="Give every dialogue its own id")
     slots = asyncio.Semaphore(concurrency)
     earlier = [turn for dialogue in before for turn in dialogue.turns]
-    monitor = JudgeMonitor(max_unscored, len(earlier), sum(turn.levels is None for turn in earlier))
+    monitor = JudgeMonitor(
+        max_unscored,
+        earlier_turns=len(earlier),
+        earlier_unscored=sum(turn.levels is None for turn in earlier),
+    )
     failed = False
 
     def turn_done(turn: Turn) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -320,6 +321,21 @@ def test_the_lock_is_not_written_through_a_link(tmp_path):
     with pytest.raises(StoreError, match="symbolic link"), locked(tmp_path / "a", "ablation"):
         pass
     assert other.read_text() == "precious"
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_lock_whose_file_is_removed_while_it_is_taken_is_refused(tmp_path, monkeypatch, replaced):
+    take = fcntl.flock
+
+    def flock(*args):
+        (tmp_path / ".lock").unlink()
+        if replaced:
+            (tmp_path / ".lock").touch()
+        take(*args)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(InputError, match="is running in this folder"), locked(tmp_path, "ablation"):
+        pass
 
 
 def test_a_huge_number_of_seeds_is_refused_at_once(tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mapo.errors import InputError
+from mapo.evals.processes import locked
 from mapo.records import encode_dialogue
 from mapo.scenarios.scenario import Memory
 from mapo.scenarios.sets import load_scenarios, read_set
@@ -432,6 +433,62 @@ def test_an_archive_in_parts(module, tmp_path):
     with pytest.raises(InputError, match="cannot be unpacked"):
         packing.unpack(tmp_path / "other", tmp_path / "proof.tar.gz")
     assert not (tmp_path / "other").exists()
+
+
+def test_no_archive_is_unpacked_while_a_stage_is_running(module, tmp_path, monkeypatch, capsys):
+    packing, study = module("packing"), opened(module, tmp_path / "work")
+    packing.pack(study, tmp_path / "proof.tar.gz")
+    new = tmp_path / "new"
+    words = ["proof.py", "unpack", "--work", str(new), "--file", str(tmp_path / "proof.tar.gz")]
+    monkeypatch.setattr(sys, "argv", words)
+    with locked(new, "stage"):
+        assert module("proof").main() == 2
+    assert "another stage is running in this folder" in capsys.readouterr().err
+    assert [path.name for path in new.iterdir()] == [".lock"]
+    assert module("proof").main() == 0
+
+
+@pytest.mark.parametrize("moment", ["extractall", "replace"])
+def test_an_archive_is_unpacked_by_one_call_at_a_time(module, tmp_path, monkeypatch, moment):
+    """Until it ends, unpacking keeps out another call and every other stage: also when the folder, and the
+    lock in it, have just been replaced."""
+    packing, study = module("packing"), opened(module, tmp_path / "work")
+    new, file, problems = tmp_path / "new", tmp_path / "proof.tar.gz", []
+    packing.pack(study, file)
+    owner = {"extractall": packing.tarfile.TarFile, "replace": Path}[moment]
+    original = getattr(owner, moment)
+
+    def meanwhile(*args, **kw):
+        result = original(*args, **kw)
+        for other in (lambda: packing.unpack(new, file), lambda: locked(new, "stage").__enter__()):
+            with pytest.raises(InputError) as caught:
+                other()
+            problems.append(caught.value.problem)
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, moment, meanwhile)
+        packing.unpack(new, file)
+    assert problems == ["another stage is running in this folder"] * 2
+    assert (new / "study.json").read_bytes() == (study.work / "study.json").read_bytes()
+    with locked(new, "stage"):  # released
+        pass
+
+
+def test_a_stage_that_begins_while_the_folder_is_replaced_keeps_it(module, tmp_path, monkeypatch):
+    packing, study = module("packing"), opened(module, tmp_path / "work")
+    new, file = tmp_path / "new", tmp_path / "proof.tar.gz"
+    packing.pack(study, file)
+    replace_folder = Path.replace
+
+    def after_a_stage_has_begun(draft, work):
+        (work / ".lock").touch()
+        return replace_folder(draft, work)
+
+    monkeypatch.setattr(Path, "replace", after_a_stage_has_begun)
+    with pytest.raises(InputError, match="cannot be replaced"):
+        packing.unpack(new, file)
+    assert [path.name for path in new.iterdir()] == [".lock"]
 
 
 def test_an_earlier_archive_is_kept_until_the_new_one_is_written(module, tmp_path, monkeypatch):

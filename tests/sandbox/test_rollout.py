@@ -334,6 +334,24 @@ def test_turns_of_an_earlier_part_of_the_run_count_for_a_deaf_judge():
     assert not dialogue.judged
 
 
+def test_a_repaired_judge_may_fail_on_a_turn_after_an_earlier_part_that_was_unjudged():
+    def failing(fails):
+        roles = Roles()
+
+        async def judge(turns):
+            if fails(len(turns)):
+                raise AnswerError("not in form")
+            return marks(RUBRIC, 2)
+
+        roles.judge = judge
+        return roles
+
+    before, _ = all_of([Job(SCENARIO, "dead")], lambda n: failing(lambda turn: True), max_unscored=1)
+    assert len(before[0].turns) >= 40
+    [got], _ = all_of([Job(SCENARIO, "repaired")], lambda n: failing(lambda turn: turn == 3), before=before)
+    assert [number for number, turn in enumerate(got.turns, 1) if turn.levels is None] == [3]
+
+
 def test_a_full_disk_is_no_broken_dialogue():
     """What the disk refuses ends the run: going on would only spend more."""
     roles = Roles(broken=("policy", 2, StoreError("disk full")))

@@ -1,18 +1,28 @@
-"""Counting a reader's verdicts in benchmarks/blind_replies.py."""
+"""Drawing replies and counting a reader's verdicts in benchmarks/blind_replies.py."""
 
 import json
+import re
 import runpy
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from mapo.records import encode_dialogue
+from support.recordings import recordings
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "blind_replies.py"
 
 
 @pytest.fixture(scope="module")
-def count():
-    return runpy.run_path(str(SCRIPT))["count"]
+def script():
+    return runpy.run_path(str(SCRIPT))
+
+
+@pytest.fixture(scope="module")
+def count(script):
+    return script["count"]
 
 
 def counted(count, folder, pairs, replies="1 y y\n2 y n\n3 n n\n"):
@@ -39,3 +49,44 @@ def test_only_ties(count, tmp_path):
 def test_verdicts_that_cannot_be_counted_are_refused(count, tmp_path, pairs):
     with pytest.raises(SystemExit, match="expected"):
         counted(count, tmp_path, pairs)
+
+
+EMPTY = encode_dialogue(replace(recordings(1, 1)[0].dialogue, turns=())) + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "no .jsonl files"),
+        ({"a.jsonl": b""}, "its .jsonl files are empty"),
+        (
+            {"a.jsonl": b"{\n" * 3},
+            "none of the 3 lines in its .jsonl files can be read, the first: {a}, line 1: ",
+        ),
+        ({"a.jsonl": EMPTY * 2}, "none of its 2 dialogues has a reply"),
+        ({"a.jsonl": b"{\n" + EMPTY}, "a reply; unreadable lines: 1, the first: {a}, line 1: "),
+    ],
+)
+def test_why_there_is_nothing_to_draw(script, tmp_path, files, message):
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    expected = message.format(a=tmp_path / "a.jsonl")
+    with pytest.raises(SystemExit, match=re.escape(expected)):
+        script["draw"](Namespace(run=tmp_path, seed=0))
+
+
+def test_a_folder_to_draw_from_that_does_not_exist(script, tmp_path):
+    with pytest.raises(SystemExit, match="is not a folder"):
+        script["draw"](Namespace(run=tmp_path / "missing", seed=0))
+
+
+def test_a_file_that_cannot_be_opened_is_a_plain_error(script, tmp_path):
+    (tmp_path / "a.jsonl").mkdir()
+    with pytest.raises(SystemExit, match=r"a\.jsonl: cannot be read"):
+        script["draw"](Namespace(run=tmp_path, seed=0))
+
+
+def test_readable_dialogues_are_drawn_though_a_line_is_unreadable(script, tmp_path):
+    dialogue = recordings(1, 1)[0].dialogue
+    (tmp_path / "a.jsonl").write_bytes(b"{\n" + EMPTY + encode_dialogue(dialogue) + b"\n")
+    assert [found.id for found in script["replied_dialogues"](tmp_path)] == [dialogue.id]

@@ -17,12 +17,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mapo.errors import JudgeError
 from mapo.evals.empa.result_files import result_path, write_result
 from mapo.measure.rubric import Rubric
+from mapo.models.chat import Chat
 from mapo.records import encode
 from mapo.runs.claim import check_folder, digest, read_manifest
 from mapo.sandbox.cast import Casting, Job, Policy, held_out_seed
-from mapo.sandbox.rollout import Rules, play_all
+from mapo.sandbox.rollout import ActiveDialogue, Rules, play_all
 from mapo.scenarios.scenario import Scenario, scenario_digest
 from mapo.scenarios.start_levels import StartLevelTable, check_start_levels
 from mapo.scoring.findings import warnings
@@ -97,10 +99,11 @@ def manifest(
 
 
 class PreviousDialogues(NamedTuple):
-    """The content of a run directory: finished dialogues, failures per dialogue, and unreadable lines."""
+    """The content of a run directory: finished dialogues, failed attempts in the order in which they were
+    written, and unreadable lines."""
 
     finished: list[Dialogue]
-    broken: Counter[str]
+    failed: list[Dialogue]
     bad: list[str]
 
 
@@ -131,7 +134,7 @@ def _fewer_scenarios(out: Path, manifest: Mapping[str, Any]) -> dict[str, str] |
 
 def read_previous(out: Path) -> PreviousDialogues:
     """Read the dialogues of a run directory."""
-    previous = PreviousDialogues([], Counter(), [])
+    previous = PreviousDialogues([], [], [])
     file = RunDir(out).empa_dialogues
     for item in read_dialogues(file) if file.exists() else ():
         if isinstance(item, BadLine):
@@ -139,7 +142,7 @@ def read_previous(out: Path) -> PreviousDialogues:
         elif item.judged:
             previous.finished.append(item)
         else:
-            previous.broken[item.id] += 1
+            previous.failed.append(item)
     return previous
 
 
@@ -179,30 +182,50 @@ async def run(
     on_done: OnDialogue | None = None,
     on_turn: Callable[[Turn], None] | None = None,
 ) -> list[Dialogue]:
-    """Play the unfinished dialogues and return all; each is written to disk when it finishes."""
-    finished = previous.finished if previous else []
+    """Play the unfinished dialogues and return all; each is written to disk when it finishes.
+
+    If the judge fails too often, those in play are recorded as broken: a resumed run then asks anew instead
+    of stopping at the same cached answers of the judge.
+    """
+    finished, failed, _ = previous or PreviousDialogues([], [], [])
     done = {dialogue.id for dialogue in finished}
-    broken = previous.broken if previous else Counter[str]()
-    todo = [replace(job, attempt=broken[job.id]) for job in plan.jobs() if job.id not in done]
+    attempts = Counter(dialogue.id for dialogue in failed)
+    todo = [replace(job, attempt=attempts[job.id]) for job in plan.jobs() if job.id not in done]
+    # The last attempt only: a scenario that is never judged must not stop the run after enough resumes.
+    last_failed = {dialogue.id: dialogue for dialogue in failed if dialogue.id not in done}
+    in_play: dict[str, ActiveDialogue] = {}
+
+    def begin(job: Job) -> Chat:
+        chat = policy(job)
+        in_play[job.id] = ActiveDialogue(job, rules, chat.name)
+        return chat
+
     with Recorder(out, rules.rubric) as recorder:
 
         def write(dialogue: Dialogue) -> None:
+            in_play.pop(dialogue.id, None)
             recorder.write(dialogue)
             if on_done:
                 on_done(dialogue)
 
         for dialogue in finished:  # a run may have been killed between the record and its EMPA file
             recorder.export(dialogue)
-        played = await play_all(
-            todo,
-            policy,
-            casting,
-            rules,
-            concurrency=concurrency,
-            before=finished,
-            on_done=write,
-            on_turn=on_turn,
-        )
+        try:
+            played = await play_all(
+                todo,
+                begin,
+                casting,
+                rules,
+                concurrency=concurrency,
+                before=[*finished, *last_failed.values()],
+                on_done=write,
+                on_turn=on_turn,
+            )
+        except JudgeError as error:
+            for active in in_play.values():
+                active.fail(error)
+                recorder.write(await active.finish())
+            raise
     write_health(out, [*finished, *played], plan.scenarios)
     return [*finished, *played]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from mapo import Rubric, StopReason
-from mapo.errors import InputError
+from mapo.errors import AnswerError, InputError, JudgeError
 from mapo.evals.empa import benchmark as empa
 from mapo.measure.epmq import composite
 from mapo.models.cache import Cache
@@ -394,6 +394,89 @@ def test_a_dialogue_broken_by_bad_answers_can_be_healed(tmp_path):
     assert len(found.results) == 1 and not found.broken  # the attempt that broke no longer counts
 
 
+@pytest.mark.parametrize("concurrency", [3, 12])
+def test_a_run_stopped_by_its_judge_goes_on_when_the_judge_is_repaired(tmp_path, concurrency):
+    """The recorded bad answers in the dialogues that were in play would stop it again."""
+    plan, rules = empa.EmpaPlan(load_scenarios("builtin:test")[:12]), Rules(RUBRIC, min_turns=8, max_turns=8)
+    broken = True
+
+    def answer(body):
+        return "no form" if broken and body["model"] == "judge" else world()(body)
+
+    def attempt(server, at_once):
+        cache = Cache(tmp_path / "cache.sqlite")
+        chats = over_http(server.base_url, cache=cache)
+        casting = model_cast(chats["user"], chats["director"], chats["judge"], RUBRIC)
+        kept = empa.read_previous(tmp_path)
+
+        async def go():
+            try:
+                return await empa.run(
+                    tmp_path,
+                    plan,
+                    lambda job: chats["policy"],
+                    casting,
+                    rules,
+                    previous=kept,
+                    concurrency=at_once,
+                )
+            finally:
+                for chat in chats.values():
+                    await chat.aclose()
+
+        try:
+            return asyncio.run(go())
+        finally:
+            cache.close()
+
+    with LoopbackServer(answer) as server:
+        with pytest.raises(JudgeError):
+            attempt(server, concurrency)
+        broken = False
+        played = attempt(server, 12)
+    assert [dialogue.judged for dialogue in played] == [True] * 12
+
+
+class DeadJudge:
+    async def judge(self, turns):
+        raise AnswerError("never in form")
+
+
+def evaluate(out, scenarios, unjudged, **kw):
+    """Play the scenarios that `out` lacks, six turns each. The judge is dead in those of `unjudged`."""
+
+    def casting(job):
+        cast = scripted_cast("empathy")(job)
+        return replace(cast, judge=DeadJudge()) if job.scenario in unjudged else cast
+
+    plan, rules = empa.EmpaPlan(scenarios), Rules(RUBRIC, min_turns=6, max_turns=6)
+    policy, previous = scripted_policy("empathy", "honest"), empa.read_previous(out)
+    return asyncio.run(empa.run(out, plan, policy, casting, rules, previous=previous, **kw))
+
+
+def test_unjudged_dialogues_of_an_earlier_call_count_for_a_dead_judge(tmp_path):
+    scenarios, turns = load_scenarios("builtin:test")[:12], []
+    evaluate(tmp_path, scenarios[:6], scenarios[3:6])  # half of 36 turns: as many as a run may have
+    with pytest.raises(JudgeError, match="failed on 22 of 40 turns"):
+        evaluate(tmp_path, scenarios, scenarios, on_turn=turns.append)
+    assert len(turns) == 4
+
+
+def test_a_scenario_that_is_never_judged_does_not_stop_the_run_however_often_it_is_resumed(tmp_path):
+    scenarios = load_scenarios("builtin:test")[:6]
+    for _ in range(10):
+        played = evaluate(tmp_path, scenarios, scenarios[:1])
+    assert [dialogue.judged for dialogue in played] == [True] * 5 + [False]
+
+
+def test_a_failed_attempt_no_longer_counts_when_its_dialogue_is_judged(tmp_path):
+    scenarios = load_scenarios("builtin:test")[:12]
+    evaluate(tmp_path, scenarios[:6], scenarios[3:6])
+    evaluate(tmp_path, scenarios[:6], ())
+    # 36 judged turns, then 36 unscored ones: half, though 18 more failed before
+    assert sum(dialogue.judged for dialogue in evaluate(tmp_path, scenarios, scenarios[6:])) == 6
+
+
 def test_missing_empa_files_are_made_on_resume(tmp_path):
     plan, rules = empa.EmpaPlan(load_scenarios("builtin:test")[:2]), Rules(RUBRIC)
     policy, casting = scripted_policy("empathy", "honest"), scripted_cast("empathy")
@@ -401,7 +484,7 @@ def test_missing_empa_files_are_made_on_resume(tmp_path):
     files = sorted((tmp_path / "empa").rglob("*.json"))
     files[0].unlink()
     done = list(read_dialogues(RunDir(tmp_path).empa_dialogues))
-    kept = empa.PreviousDialogues(done, Counter(), [])
+    kept = empa.PreviousDialogues(done, [], [])
     asyncio.run(empa.run(tmp_path, plan, policy, casting, rules, previous=kept))
     assert sorted((tmp_path / "empa").rglob("*.json")) == files
 
