@@ -21,8 +21,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 from websockets.sync.client import connect
 
+from mapo.connections import ConnectionLimits
 from mapo.engines.openenv import DialogueClient, PolicyReply
-from mapo.engines.openenv.connections import ConnectionLimits
 from mapo.engines.openenv.messages import MAX_REPLY
 from support.openenv_server import RULES, sandbox, served
 

@@ -7,9 +7,7 @@ and so would one that never reads its answers.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -22,8 +20,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _log = logging.getLogger(__name__)
 
-SPARE_CONNECTIONS = 128
-"""Connections beside those of the sessions: requests that are arriving, and those of the task API."""
 REQUEST_SECONDS = 10.0
 """The longest time for a request to arrive, headers and body: from the opening of its connection or, on a
 connection that has had a request, from its first byte."""
@@ -42,7 +38,7 @@ class ConnectionLimits:
 
 
 class BoundedServer(uvicorn.Server):
-    """A server with limits on connections, which leaves signals to its caller."""
+    """A server with limits on connections."""
 
     def __init__(self, app: ASGIApp, limits: ConnectionLimits, **options: Any) -> None:
         protocol: Any = partial(BoundedConnection, self)  # uvicorn takes whatever makes a protocol
@@ -50,10 +46,6 @@ class BoundedServer(uvicorn.Server):
         self.limits = limits
         self._unread_since: dict[asyncio.BaseProtocol, float] = {}
         self._warned = float("-inf")
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
     async def on_tick(self, counter: int) -> bool:
         """Do what uvicorn does ten times per second. Once per second, cut off clients that do not read."""
