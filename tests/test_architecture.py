@@ -19,6 +19,7 @@ ORDER = [
     "errors",
     "untrusted",
     "listening",
+    "connections",
     "text",
     "types",
     "body_fields",

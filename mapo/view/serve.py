@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from starlette.types import ASGIApp
+
 from mapo import listening
+from mapo.connections import BoundedServer, ConnectionLimits
 from mapo.listening import addresses_of
 from mapo.view.app import make_app
 from mapo.view.index.files import find_runs
@@ -17,6 +20,10 @@ from mapo.view.index.index import Index
 
 EVERY = 2.0
 """Seconds between two refreshes; more if a refresh takes long."""
+LIMITS = ConnectionLimits(64)
+"""Limits of connections. A browser opens about six."""
+BACKLOG = 32
+"""Connections accepted at a time. With `LIMITS`, 256 file descriptors are enough for a flood of them."""
 
 
 def token_for(host: str) -> str:
@@ -49,6 +56,19 @@ def kept_fresh(index: Index, on_error: Callable[[Exception], None]) -> Iterator[
         thread.join(30)
 
 
+def server_of(app: ASGIApp, limits: ConnectionLimits = LIMITS) -> BoundedServer:
+    """Return a server; `server.run([listener])` serves until interrupted or its `should_exit` is set."""
+    return BoundedServer(
+        app,
+        limits,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        backlog=BACKLOG,
+    )
+
+
 def serve(
     root: Path,
     *,
@@ -59,8 +79,6 @@ def serve(
     on_ready: Callable[[], None] | None = None,
 ) -> None:
     """Serve until interrupted. `names` are further host names to accept."""
-    import uvicorn
-
     token = token_for(host)
     listener = listening.listening(host, port)
     index = Index(root)
@@ -72,12 +90,11 @@ def serve(
         say(f"http://{at}:{port}/{f'?token={token}' if token else ''}   (press Ctrl-C to stop)")
     if next(find_runs(root), None) is None:
         say(f"{root} holds no runs yet; the page shows new ones as they appear.")
-    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
     try:
         with kept_fresh(index, lambda error: say(f"warning: {type(error).__name__}: {error}")):
             if on_ready:
                 on_ready()
-            uvicorn.Server(config).run([listener])
+            server_of(app).run([listener])
     finally:
         listener.close()
         index.close()

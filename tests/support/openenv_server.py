@@ -7,7 +7,7 @@ import threading
 from contextlib import contextmanager
 
 from mapo import Rubric, Rules
-from mapo.engines.openenv.connections import ConnectionLimits
+from mapo.connections import ConnectionLimits
 from mapo.engines.openenv.environment import ServedSandbox
 from mapo.engines.openenv.server import make_app, server_of
 from mapo.listening import listening

@@ -3,17 +3,19 @@
 OpenEnv gives every WebSocket connection at /ws a session of its own and counts them. The guard adds what it
 leaves open: a session ends when its client is silent for too long or gone, also in the middle of a step;
 routes that would create dialogues beside the sessions do not exist; a website that is open in a browser on
-this machine cannot connect; beyond loopback a token is required. `connections.py` limits what comes before a
-session: connections and the time of requests.
+this machine cannot connect; beyond loopback a token is required. `mapo.connections` limits what comes before
+a session: connections and the time of requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import signal
 import socket
+from collections.abc import Iterator
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -25,7 +27,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from mapo.engines.openenv.connections import SPARE_CONNECTIONS, BoundedServer, ConnectionLimits
+from mapo.connections import BoundedServer, ConnectionLimits
 from mapo.engines.openenv.environment import DialogueEnvironment, ServedSandbox
 from mapo.engines.openenv.messages import MAX_REPLY, DialogueObservation, DialogueState, PolicyReply
 
@@ -45,6 +47,8 @@ FIRST_MESSAGE_SECONDS = 60.0
 """How long a session waits for its first message."""
 PONG_SECONDS = 120.0
 """How long a client may take to answer a ping. One that computes in its event loop answers late."""
+SPARE_CONNECTIONS = 128
+"""Connections beside those of the sessions: requests that are arriving, and those of the task API."""
 GRACE = 5
 """Seconds that open connections have when the server stops."""
 
@@ -205,9 +209,17 @@ async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None
     await app(scope, receive, send)
 
 
+class _Server(BoundedServer):
+    """A server that leaves signals to its caller."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 def server_of(app: ASGIApp, limits: ConnectionLimits) -> BoundedServer:
     """Return a server; `await server.serve([listener])` serves until its `should_exit` is set."""
-    return BoundedServer(
+    return _Server(
         app,
         limits,
         log_level="warning",

@@ -10,7 +10,6 @@ import time
 from base64 import b64encode
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -21,10 +20,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 from websockets.sync.client import connect
 
+from mapo.connections import ConnectionLimits
 from mapo.engines.openenv import DialogueClient, PolicyReply
-from mapo.engines.openenv.connections import ConnectionLimits
 from mapo.engines.openenv.messages import MAX_REPLY
 from support.openenv_server import RULES, sandbox, served
+from support.sockets import drip, opened, read_until, rest_of, until
 
 HASTY = ConnectionLimits(200, request_seconds=0.5)
 PATIENT = ConnectionLimits(200, request_seconds=60)
@@ -33,54 +33,12 @@ POST = b"POST /mapo/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicati
 TOO_LATE = b"The request did not arrive within 0.5 seconds."
 
 
-def opened(address, buffer=None):
-    """Return a connection, with a receive buffer of `buffer` bytes."""
-    connection = socket.socket()
-    connection.settimeout(30)
-    if buffer:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    parts = urlsplit(address)
-    connection.connect((parts.hostname, parts.port))
-    return connection
-
-
-def rest_of(connection):
-    """Read until the server closes the connection."""
-    connection.settimeout(30)
-    return b"".join(iter(lambda: connection.recv(65536), b""))
-
-
-def read_until(connection, end):
-    """Read up to and including `end`."""
-    received = b""
-    while not received.endswith(end):
-        received += connection.recv(1) or pytest.fail(f"the connection is closed after {received!r}")
-    return received
-
-
-def drip(connection, content):
-    """Send byte after byte until the server answers or closes the connection. Return its answer."""
-    connection.settimeout(0.05)
-    for byte in content:
-        with suppress(TimeoutError):
-            connection.sendall(bytes([byte]))
-            return connection.recv(1) + rest_of(connection)
-    pytest.fail("the server took everything")
-
-
 def has_session(address):
     """Whether the server has room for one more session."""
     with connect(f"ws{address[4:]}/ws") as client:
         with suppress(ConnectionClosed):  # without room, it answers at once
             client.send(json.dumps({"type": "state"}))
         return json.loads(client.recv(timeout=30))["type"] == "state"
-
-
-def until(condition):
-    end = time.monotonic() + 30
-    while not (value := condition()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return value
 
 
 # ---- before a session
@@ -161,7 +119,7 @@ def test_silent_connections_give_way_to_requests_and_sessions(caplog):
         assert env.step(PolicyReply(reply="What happened then?")).observation.turn == 1
         assert has_session(address)
     assert [r.message for r in caplog.records] == [
-        "more than 5 connections are open; closing those whose request is slowest"
+        "more than 5 connections are open; closing those whose clients are slowest"
     ]
 
 
