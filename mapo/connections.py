@@ -28,6 +28,9 @@ UNREAD_SECONDS = 60.0
 """The longest time for a client to read what it is sent. After it, the connection is cut off."""
 STOP_SECONDS = 5.0
 """How long the server waits for its clients when it stops."""
+BACKLOG = 32
+"""Connections that asyncio accepts at a time, before any is counted. With uvicorn's 2,048 a flood uses up all
+file descriptors, and the server stops answering."""
 NOT_WAITING = float("inf")
 _WARNING_SECONDS = 60.0
 
@@ -43,15 +46,11 @@ class ConnectionLimits:
 
 
 class BoundedServer(uvicorn.Server):
-    """A server with limits on connections.
-
-    `backlog` among uvicorn's options should be small. asyncio accepts as many connections at a time, before
-    any is counted, and stops answering when no file descriptors are left.
-    """
+    """A server with limits on connections."""
 
     def __init__(self, app: ASGIApp, limits: ConnectionLimits, **options: Any) -> None:
         protocol: Any = partial(BoundedConnection, self)  # uvicorn takes whatever makes a protocol
-        super().__init__(uvicorn.Config(app, http=protocol, **options))
+        super().__init__(uvicorn.Config(app, http=protocol, backlog=BACKLOG, **options))
         self.limits = limits
         self._unread_since: dict[Any, float] = {}
         self._warned = float("-inf")

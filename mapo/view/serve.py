@@ -22,8 +22,6 @@ EVERY = 2.0
 """Seconds between two refreshes; more if a refresh takes long."""
 LIMITS = ConnectionLimits(64)
 """Limits of connections. A browser opens about six."""
-BACKLOG = 32
-"""Connections accepted at a time. With `LIMITS`, 256 file descriptors are enough for a flood of them."""
 
 
 def token_for(host: str) -> str:
@@ -65,7 +63,6 @@ def server_of(app: ASGIApp, limits: ConnectionLimits = LIMITS) -> BoundedServer:
         access_log=False,
         server_header=False,
         ws="none",
-        backlog=BACKLOG,
     )
 
 
