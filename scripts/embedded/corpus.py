@@ -161,7 +161,7 @@ def senses(paths: Sequence[Path]) -> Sense:
 def sensible(people: Sequence[Person], sense: Sense) -> list[Person]:
     """Return the people with the replies that make sense, without lines that have none. Replies that nobody has read
     are left out."""
-    found = []
+    result = []
     for person in people:
         lines = [
             replace(line, replies=[p for p in line.replies if sense.get((line.text, p[1]), 0.0) >= SENSIBLE])
@@ -169,18 +169,22 @@ def sensible(people: Sequence[Person], sense: Sense) -> list[Person]:
         ]
         lines = [line for line in lines if line.replies]
         if len(lines) >= FEWEST_LINES:
-            found.append(Person(person.id, lines, person.things))
-    return found
+            result.append(Person(person.id, lines, person.things))
+    return result
 
 
 def babble(paths: Sequence[Path], sense: Sense | None = None) -> Babble:
     """Return replies of a policy by line, with the kinds that `write.py kinds` named. Those that repeat themselves,
     contain a word that does not exist or make no sense are nonsense whatever it named."""
+    sense = sense or {}
     found: Babble = {}
     for _, row in rows_of(paths):
         for kind, reply in row["replies"]:
-            spoiled = repeats_itself(reply) or has_unknown_word(reply, row["line"])
-            spoiled = spoiled or (sense or {}).get((row["line"], reply), 1.0) < 0.5
+            spoiled = (
+                sense.get((row["line"], reply), 1.0) < 0.5
+                or repeats_itself(reply)
+                or has_unknown_word(reply, row["line"])
+            )
             found.setdefault(row["line"], []).append((NONSENSE if spoiled else kind, reply))
     return found
 

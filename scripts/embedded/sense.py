@@ -8,7 +8,7 @@ Needs a GPU.
 
 `sense.jsonl` has replies of the writing model and of policies, and whether somebody could have said them there. `train`
 trains a further LoRA adapter on them, on written replies and on spoiled ones, and prints how well it tells them apart for
-people it has not learned from. `read` gives each reply of the files of `write.py` and `babble.py` a probability of making
+lines it has not learned from. `read` gives each reply of the files of `write.py` and `babble.py` a probability of making
 sense; `make_policy.py` and `make_judge.py` take its file as --sense.
 """
 
@@ -31,16 +31,17 @@ import numpy as np
 import torch
 from corpus import generated_people, people_with_new_replies
 from documents import new_rows, shown_lines
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 from tasks import in_context, spoil
 from texts import HERE, Person, known_people
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
+from write import load_model
 
 LABELS = HERE / "sense.jsonl"
 BEFORE = 2
 """Lines of the story that are shown before the line in question."""
 HELD_OUT = 8
-"""One person in so many is not learned from."""
+"""The labelled replies to one line in so many are not learned from."""
 WRITTEN = 1.0
 """Written lines per labelled reply in training."""
 
@@ -129,7 +130,7 @@ def labelled() -> list[Item]:
 
 
 def is_held_out(item: Item) -> bool:
-    return zlib.crc32(item.lines[0].encode()) % HELD_OUT == 0
+    return zlib.crc32(item.lines[-1].encode()) % HELD_OUT == 0
 
 
 def written(people: Sequence[Person], count: int, rng: random.Random) -> list[Item]:
@@ -235,14 +236,14 @@ def read_all(
 ) -> Iterator[list[float]]:
     """Yield the log-odds of each item's replies, in the order of the items; all of them are read before the first."""
     encoded = encoder.parts(items)
-    found: list[list[float]] = [[]] * len(items)
+    result: list[list[float]] = [[]] * len(items)
     with torch.inference_mode():
         for group in batches(encoded, args.batch):
             rows = rows_of([encoded[k] for k in group])
             odds = iter(answers(model, encoder, rows, args.device).tolist())
             for k in group:
-                found[k] = [next(odds) for _ in items[k].replies]
-    yield from found
+                result[k] = [next(odds) for _ in items[k].replies]
+    yield from result
 
 
 def items_of(people: Iterable[Person]) -> Iterator[Item]:
@@ -286,13 +287,8 @@ def read(args: argparse.Namespace) -> None:
 
 def load(args: argparse.Namespace) -> tuple[Any, Encoder]:
     """Return the model with the given adapters merged into it."""
-    torch.manual_seed(args.seed)
-    dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
-    model: Any = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device)
-    for adapter in (args.writer, args.reader):
-        if adapter:
-            model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
-    return model.eval().requires_grad_(False), Encoder(AutoTokenizer.from_pretrained(args.model))
+    model = load_model(args.model, (args.writer, args.reader), args.device, args.seed)
+    return model, Encoder(AutoTokenizer.from_pretrained(args.model))
 
 
 def main() -> None:

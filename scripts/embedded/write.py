@@ -242,12 +242,18 @@ async def kinds(args: argparse.Namespace) -> None:
 
 def load(args: argparse.Namespace) -> tuple[Any, Template]:
     """Return the model, with the adapter of --writer merged into it."""
-    torch.manual_seed(args.seed)
-    dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
-    model: Any = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device)
-    if args.writer:
-        model = PeftModel.from_pretrained(model, args.writer).merge_and_unload()
-    return model.eval().requires_grad_(False), read_template(AutoTokenizer.from_pretrained(args.model))
+    model = load_model(args.model, (args.writer,), args.device, args.seed)
+    return model, read_template(AutoTokenizer.from_pretrained(args.model))
+
+
+def load_model(folder: str, adapters: Iterable[str | None], device: str, seed: int) -> Any:
+    """Return a model with adapters merged into it, one after another."""
+    torch.manual_seed(seed)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device)
+    for adapter in filter(None, adapters):
+        model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    return model.eval().requires_grad_(False)
 
 
 def main() -> None:
