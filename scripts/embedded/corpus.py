@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dialogues import Exchange, Talk, repeats_itself
-from documents import NONSENSE, is_clean_reply, parse, words
+from documents import NONSENSE, is_clean_reply, is_short, parse, words
 from nouns import exchanged, nouns
 from texts import EMPATHY, Line, Person, held_out_people, known_people, train_scenarios
 
@@ -36,7 +36,7 @@ Sense = dict[tuple[str, str], float]
 SENSIBLE, NONSENSICAL = 0.7, 0.3
 """A generated reply is learned from this probability on; below the other one it is an example of nonsense."""
 FEWEST_LINES = 5
-"""Lines with sensible replies that a generated person must have."""
+"""Lines with replies to learn from that a person must have."""
 
 
 def generated_people(paths: Sequence[Path]) -> list[Person]:
@@ -130,12 +130,14 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     for name, made_by in (
         ("stories", "write.py stories"),
         ("replies", "write.py replies"),
+        ("short", "write.py short"),
         ("babble", "write.py kinds"),
         ("sense", "sense.py read"),
     ):
         parser.add_argument(
             f"--{name}", type=Path, nargs="+", default=[], help=f"files that `{made_by}` made"
         )
+    parser.add_argument("--only-short", action="store_true", help="learn short replies alone")
 
 
 def read_texts(args: argparse.Namespace, part: str) -> Texts:
@@ -143,14 +145,21 @@ def read_texts(args: argparse.Namespace, part: str) -> Texts:
     among those of a line but among the replies of policies, as nonsense."""
     sense = senses(args.sense)
     replies = babble(args.babble, sense)
-    people = [*people_with_new_replies(args.replies), *generated_people(args.stories)]
+    people = [
+        *people_with_new_replies(args.replies),
+        *with_short_replies(generated_people(args.stories), args.short),
+    ]
     if sense:
         for person in people:
             for line in person.lines:
                 bad = [r for _, r in line.replies if sense.get((line.text, r), 1.0) < NONSENSICAL]
                 replies.setdefault(line.text, []).extend((NONSENSE, reply) for reply in bad)
-        people = sensible(people, sense)
-    return Texts(*split(part, people), replies)
+        people = with_replies(people, lambda line, reply: sense.get((line, reply), 0.0) >= SENSIBLE)
+    groups = split(part, people)
+    if args.only_short:
+        groups = tuple(with_replies(group, lambda _, reply: is_short(reply)) for group in groups)
+        replies = {line: [pair for pair in pairs if is_short(pair[1])] for line, pairs in replies.items()}
+    return Texts(*groups, replies)
 
 
 def senses(paths: Sequence[Path]) -> Sense:
@@ -158,13 +167,25 @@ def senses(paths: Sequence[Path]) -> Sense:
     return {(row["line"], reply): p for _, row in rows_of(paths) for reply, p in row["replies"]}
 
 
-def sensible(people: Sequence[Person], sense: Sense) -> list[Person]:
-    """Return the people with the replies that make sense, without lines that have none. Replies that nobody has read
-    are left out."""
+def with_short_replies(people: list[Person], paths: Sequence[Path]) -> list[Person]:
+    """Add the replies of `write.py short` to the lines they are for."""
+    held = held_out_grams() if paths else set()
+    found: dict[str, list[tuple[str, str]]] = {}
+    for _, row in rows_of(paths):
+        pairs = [(kind, reply) for kind, reply in row["replies"] if not grams(reply) & held]
+        found.setdefault(row["lines"][-1], []).extend(pairs)
+    for person in people:
+        for line in person.lines:
+            line.replies += found.get(line.text, [])
+    return people
+
+
+def with_replies(people: Sequence[Person], wanted: Callable[[str, str], bool]) -> list[Person]:
+    """Return the people with those replies to their lines that are wanted, without lines and people that keep too few."""
     result = []
     for person in people:
         lines = [
-            replace(line, replies=[p for p in line.replies if sense.get((line.text, p[1]), 0.0) >= SENSIBLE])
+            replace(line, replies=[pair for pair in line.replies if wanted(line.text, pair[1])])
             for line in person.lines
         ]
         lines = [line for line in lines if line.replies]

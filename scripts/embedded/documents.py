@@ -68,8 +68,9 @@ def shown_lines(lines: Sequence[str]) -> str:
     return "\n".join([*(f"before: {text}" for text in before), f"person: {last}"])
 
 
-def replies_request(lines: Sequence[str], kinds: Sequence[str]) -> str:
-    return f"{shown_lines(lines)}\nWrite one reply of each kind: {', '.join(kinds)}."
+def replies_request(lines: Sequence[str], kinds: Sequence[str], *, short: bool = False) -> str:
+    reply = "short reply" if short else "reply"
+    return f"{shown_lines(lines)}\nWrite one {reply} of each kind: {', '.join(kinds)}."
 
 
 def replies_answer(replies: Sequence[tuple[str, str]]) -> str:
@@ -159,6 +160,14 @@ _PLAIN = re.compile(r"[\w\s.,;:?!'\"()&%/-]+")
 
 def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
+
+
+SHORT = 9
+"""Words of the longest reply that is called short. Small models make sense of these far more often than of longer ones."""
+
+
+def is_short(reply: str) -> bool:
+    return len(words(reply)) <= SHORT
 
 
 def is_clean_line(text: str) -> bool:

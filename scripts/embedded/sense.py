@@ -34,6 +34,7 @@ from documents import new_rows, shown_lines
 from peft import LoraConfig, get_peft_model
 from tasks import in_context, spoil
 from texts import HERE, Person, known_people
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoTokenizer
 from write import load_model
 
@@ -44,6 +45,9 @@ HELD_OUT = 8
 """The labelled replies to one line in so many are not learned from."""
 WRITTEN = 1.0
 """Written lines per labelled reply in training."""
+MASKED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Attention kernels that take a mask. That of cuDNN gives gradients that are not finite for some lengths of rows on an H200
+(pytorch issue 196678)."""
 
 
 @dataclass(slots=True)
@@ -112,12 +116,13 @@ def rows_of(parts: Sequence[Parts]) -> Rows:
 
 def answers(model: Any, encoder: Encoder, rows: Rows, device: str) -> torch.Tensor:
     """Return the log-odds of sense of each reply."""
-    hidden = model.model(
-        input_ids=rows.ids.to(device, non_blocking=True),
-        position_ids=rows.places.to(device, non_blocking=True),
-        attention_mask=rows.mask.to(device, non_blocking=True),
-        use_cache=False,
-    ).last_hidden_state
+    with sdpa_kernel(MASKED):
+        hidden = model.model(
+            input_ids=rows.ids.to(device, non_blocking=True),
+            position_ids=rows.places.to(device, non_blocking=True),
+            attention_mask=rows.mask.to(device, non_blocking=True),
+            use_cache=False,
+        ).last_hidden_state
     head = model.lm_head.weight
     read = hidden.flatten(0, 1)[rows.reads.to(device)]
     return (read @ (head[encoder.yes] - head[encoder.no])).float()
@@ -194,7 +199,9 @@ def train(args: argparse.Namespace) -> None:
         loss = torch.nn.functional.binary_cross_entropy_with_logits(odds.float(), truth)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        if not math.isfinite(norm):
+            raise SystemExit(f"step {step + 1}: the gradient is not finite")
         optimizer.step()
         recent += loss.item() / 50
         if step % 50 == 49:
@@ -259,7 +266,7 @@ def said(paths: Sequence[Path]) -> Iterator[Item]:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for text in file:
                 row = json.loads(text)
-                yield Item(row["lines"], row["replies"])
+                yield Item(row["lines"], [r if isinstance(r, str) else r[1] for r in row["replies"]])
 
 
 def read(args: argparse.Namespace) -> None:
@@ -302,7 +309,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder (train) or file (.jsonl.gz) to write")
     parser.add_argument("--stories", type=Path, nargs="+", default=[], help="files of `write.py stories`")
     parser.add_argument("--replies", type=Path, nargs="+", default=[], help="files of `write.py replies`")
-    parser.add_argument("--said", type=Path, nargs="+", default=[], help="files of babble.py")
+    parser.add_argument(
+        "--said", type=Path, nargs="+", default=[], help="files of babble.py or `write.py short`"
+    )
     parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training or reading")
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--rank", type=int, default=16)

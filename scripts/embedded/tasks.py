@@ -10,6 +10,7 @@ from dialogues import broken, with_other_nouns
 from documents import (
     NONSENSE,
     document,
+    is_short,
     kinds_answer,
     kinds_request,
     replies_answer,
@@ -36,6 +37,9 @@ def training_pairs(rng: random.Random) -> list[Pair]:
             some = rng.sample(line.replies, len(line.replies))
             if line.mood == "story" or rng.random() < 0.5:
                 pairs.append((replies_request(lines, [kind for kind, _ in some]), replies_answer(some)))
+            if len(short := [pair for pair in some if is_short(pair[1])]) > 1:
+                request = replies_request(lines, [kind for kind, _ in short], short=True)
+                pairs.append((request, replies_answer(short)))
             if rng.random() < (0.5 if line.mood == "story" else 0.2):
                 pairs.append(kinds_pair(person, line, lines, people, rng))
     rng.shuffle(pairs)
@@ -125,6 +129,14 @@ def reply_jobs(seed: int) -> Iterator[Job]:
                 kinds = wanted_kinds(line, k, rng)
                 yield Job(person.id, variant, k, line.text, replies_request(lines, kinds))
         variant += 1
+
+
+def short_jobs(people: Sequence[Person], seed: int) -> Iterator[tuple[list[str], str]]:
+    """Yield lines, as far as the story was told, and requests for short replies to the last one."""
+    rng = random.Random(f"short/{seed}")
+    for person in rng.sample(people, len(people)):
+        for number, (line, lines) in enumerate(in_context(person)):
+            yield lines, replies_request(lines, wanted_kinds(line, number, rng), short=True)
 
 
 def wanted_kinds(line: Line, number: int, rng: random.Random) -> list[str]:

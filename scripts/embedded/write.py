@@ -4,11 +4,12 @@
     python scripts/embedded/write.py train --model qwen --out writer
     python scripts/embedded/write.py stories --model qwen --writer writer --out stories.jsonl.gz --minutes 4
     python scripts/embedded/write.py replies --model qwen --writer writer --out replies.jsonl.gz --minutes 4
+    python scripts/embedded/write.py short --model qwen --writer writer --stories stories.jsonl.gz --out short.jsonl.gz
     python scripts/embedded/write.py kinds --model qwen --writer writer --babble babble.jsonl.gz --out kinds.jsonl.gz
 
 `qwen` is the folder of Qwen2.5-Coder-1.5B-Instruct (`mapo fetch qwen2.5-coder-1.5b`). `train` trains a LoRA adapter on the
 tasks of `tasks.py` and measures how well it names the kinds of replies to held-out people. `stories` writes stories of
-new people, `replies` further replies to known people, and `kinds` names the kinds of what `babble.py` has collected.
+new people, `replies` further replies to known people, `short` short replies to new people, and `kinds` names the kinds of what `babble.py` has collected.
 """
 
 from __future__ import annotations
@@ -28,9 +29,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from documents import NONSENSE, kinds_request, new_headers, new_rows, read_kinds, read_replies
+from corpus import generated_people
+from documents import (
+    BEFORE,
+    NONSENSE,
+    is_short,
+    kinds_request,
+    new_headers,
+    new_rows,
+    read_kinds,
+    read_replies,
+)
 from peft import LoraConfig, PeftModel, get_peft_model
-from tasks import Pair, in_context, kinds_pair, reply_jobs, training_pairs
+from tasks import Pair, in_context, kinds_pair, reply_jobs, short_jobs, training_pairs
 from texts import GOOD, held_out_people
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -222,6 +233,21 @@ async def replies(args: argparse.Namespace) -> None:
             await keep_asking(reply_jobs(args.seed), args, reply)
 
 
+async def short(args: argparse.Namespace) -> None:
+    """Write short replies to lines of the people that `stories` wrote."""
+    model, template = load(args)
+    jobs = short_jobs(generated_people(args.stories), args.seed)
+    with new_rows(args.out) as add:
+        async with answers(model, template, args, 768) as ask:
+
+            async def reply(job: tuple[int, tuple[list[str], str]]) -> None:
+                number, (lines, request) = job
+                pairs = read_replies(await ask(request, number, args.temperature, 120), lines[-1])
+                add({"lines": lines[-BEFORE - 1 :], "replies": [pair for pair in pairs if is_short(pair[1])]})
+
+            await keep_asking(iter(enumerate(jobs)), args, reply)
+
+
 async def kinds(args: argparse.Namespace) -> None:
     """Name the kinds of collected replies."""
     model, template = load(args)
@@ -260,12 +286,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=("train", "stories", "replies", "kinds"))
+    parser.add_argument("task", choices=("train", "stories", "replies", "short", "kinds"))
     parser.add_argument("--model", required=True, help="folder of the language model")
     parser.add_argument("--writer", help="folder that `train` wrote")
     parser.add_argument("--start", help="folder of an adapter to go on training")
     parser.add_argument("--rank", type=int, default=16, help="rank of the adapter")
     parser.add_argument("--out", type=Path, required=True, help="folder (train) or file (.jsonl.gz) to write")
+    parser.add_argument("--stories", type=Path, nargs="+", default=[], help="files of `stories` (short)")
     parser.add_argument("--babble", type=Path, help="file that babble.py made (kinds)")
     parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training or writing")
     parser.add_argument("--passes", type=int, default=1)
@@ -279,7 +306,8 @@ def main() -> None:
     if args.task == "train":
         train(args)
     else:
-        asyncio.run({"stories": stories, "replies": replies, "kinds": kinds}[args.task](args))
+        tasks = {"stories": stories, "replies": replies, "short": short, "kinds": kinds}
+        asyncio.run(tasks[args.task](args))
 
 
 if __name__ == "__main__":

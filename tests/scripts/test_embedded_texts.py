@@ -286,9 +286,10 @@ def test_generated_replies_without_sense_become_examples_of_nonsense(tmp_path):
         for line in lines:
             file.write(json.dumps({"line": line.text, "replies": [[good, 0.9], [bad, 0.1]]}) + "\n")
     sense = corpus.senses([tmp_path / "sense.jsonl.gz"])
-    (person,) = corpus.sensible([texts.Person("x", lines, [])], sense)
+    kept = lambda line, reply: sense.get((line, reply), 0.0) >= corpus.SENSIBLE  # noqa: E731
+    (person,) = corpus.with_replies([texts.Person("x", lines, [])], kept)
     assert [line.replies for line in person.lines] == [[("ask", good)]] * 5
-    assert corpus.sensible([texts.Person("x", lines[:4], [])], sense) == []
+    assert corpus.with_replies([texts.Person("x", lines[:4], [])], kept) == []
     with gzip.open(tmp_path / "kinds.jsonl.gz", "wt") as file:
         file.write(json.dumps({"line": lines[0].text, "replies": [("ask", good), ("ask", bad)]}) + "\n")
     named = corpus.babble([tmp_path / "kinds.jsonl.gz"], sense)
@@ -390,3 +391,29 @@ def test_someone_who_was_told_several_times_belongs_to_one_part(monkeypatch):
     even, odd = ([person.id for person in corpus.split(part, told)[1]] for part in ("even", "odd"))
     assert not set(even) & set(odd)
     assert sorted(even + odd) == sorted(person.id for person in told)
+
+
+def test_short_replies_are_asked_for_as_such_and_join_the_lines_they_are_for(tmp_path):
+    short, long = "What did the boat cost?", "What did the boat cost you then, and who was it that paid?"
+    people = [
+        texts.Person(
+            "x", [texts.Line(f"I sold boat number {k}.", replies=[("ask", long)]) for k in range(6)], []
+        )
+    ]
+    jobs = list(tasks.short_jobs(people, 0))
+    assert [lines[-1] for lines, _ in jobs] == [line.text for line in people[0].lines]
+    assert all("Write one short reply of each kind: " in request for _, request in jobs)
+    with gzip.open(tmp_path / "short.jsonl.gz", "wt") as file:
+        for lines, _ in jobs:
+            file.write(json.dumps({"lines": lines, "replies": [["ask", short]]}) + "\n")
+    corpus.with_short_replies(people, [tmp_path / "short.jsonl.gz"])
+    assert all(line.replies == [("ask", long), ("ask", short)] for line in people[0].lines)
+    (kept,) = corpus.with_replies(people, lambda _, reply: documents.is_short(reply))
+    assert all(line.replies == [("ask", short)] for line in kept.lines)
+
+
+def test_the_writing_model_learns_short_replies_as_such():
+    pairs = [pair for pair in tasks.training_pairs(random.Random(0)) if "Write one short reply" in pair[0]]
+    replies = [row.partition(": ")[2] for _, answer in pairs for row in answer.split("\n")]
+    assert len(pairs) > 1000
+    assert all(map(documents.is_short, replies))
