@@ -30,11 +30,13 @@ write train writer --minutes "$WRITER_MINUTES"
 write stories stories.jsonl.gz --writer "$out/writer" --minutes "$WRITE_MINUTES" --slots 640 & first=$!
 write replies replies.jsonl.gz --writer "$out/writer" --minutes "$WRITE_MINUTES" --slots 640 & second=$!
 wait $first && wait $second
+write short short.jsonl.gz --writer "$out/writer" --stories "$out/stories.jsonl.gz" --minutes "$WRITE_MINUTES" --slots 640
 step reader "$here/sense.py" train --model "$qwen" --writer "$out/writer" --out "$out/reader" --minutes "$READER_MINUTES"
-read_sense sense.jsonl.gz "${generated[@]}"
+read_sense sense.jsonl.gz "${generated[@]}" --only-short --said "$out/short.jsonl.gz"
+generated+=(--short "$out/short.jsonl.gz")
 texts=("${generated[@]}" --sense "$out"/sense*.jsonl.gz)
 
-step policy_0 "$here/make_policy.py" "${texts[@]}" --out "$out/policy_0" --minutes "$POLICY_MINUTES"
+step policy_0 "$here/make_policy.py" --only-short "${texts[@]}" --out "$out/policy_0" --minutes "$POLICY_MINUTES"
 
 kinds=()
 hear() { # hear POLICY NAME: collect what a policy says, name the kinds and read which make sense
@@ -50,7 +52,7 @@ hear() { # hear POLICY NAME: collect what a policy says, name the kinds and read
 policy=policy_0
 for round in $(seq "$ROUNDS"); do
     hear "$out/$policy" "$round"
-    step "policy_$round" "$here/make_policy.py" "${texts[@]}" --babble "${kinds[@]}" --start "$out/$policy" \
+    step "policy_$round" "$here/make_policy.py" --only-short "${texts[@]}" --babble "${kinds[@]}" --start "$out/$policy" \
         --tokenizer "$out/policy_0/tokenizer.json" --tokens 40e6 --lr 6e-4 --dropout 0.15 --dialogues 50000 --out "$out/policy_$round"
     policy=policy_$round
 done

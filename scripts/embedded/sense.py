@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from corpus import generated_people, people_with_new_replies
-from documents import new_rows, shown_lines
+from documents import is_short, new_rows, shown_lines
 from peft import LoraConfig, get_peft_model
 from tasks import in_context, spoil
 from texts import HERE, Person, known_people
@@ -253,12 +253,14 @@ def read_all(
     yield from result
 
 
-def items_of(people: Iterable[Person]) -> Iterator[Item]:
+def items_of(people: Iterable[Person], *, only_short: bool) -> Iterator[Item]:
     """Yield the lines of people with their replies, after the story as far as it was told: others than those of the
     story follow a line of it."""
     for person in people:
         for line, lines in in_context(person):
-            yield Item(lines, [reply for _, reply in line.replies])
+            replies = [reply for _, reply in line.replies if is_short(reply) or not only_short]
+            if replies:
+                yield Item(lines, replies)
 
 
 def said(paths: Sequence[Path]) -> Iterator[Item]:
@@ -274,8 +276,8 @@ def read(args: argparse.Namespace) -> None:
     model, encoder = load(args)
     items = [
         *said(args.said),
-        *items_of(generated_people(args.stories)),
-        *items_of(people_with_new_replies(args.replies)),
+        *items_of(generated_people(args.stories), only_short=args.only_short),
+        *items_of(people_with_new_replies(args.replies), only_short=args.only_short),
     ]
     end, done = time.monotonic() + 60 * args.minutes, 0
     with new_rows(args.out) as add:
@@ -311,6 +313,9 @@ def main() -> None:
     parser.add_argument("--replies", type=Path, nargs="+", default=[], help="files of `write.py replies`")
     parser.add_argument(
         "--said", type=Path, nargs="+", default=[], help="files of babble.py or `write.py short`"
+    )
+    parser.add_argument(
+        "--only-short", action="store_true", help="read only short replies of --stories and --replies"
     )
     parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training or reading")
     parser.add_argument("--passes", type=int, default=2)
