@@ -28,18 +28,20 @@ Pair = tuple[str, str]
 """Request and answer."""
 
 
-def training_pairs(rng: random.Random) -> list[Pair]:
-    """Return one pass over all tasks, in random order."""
+def training_pairs(rng: random.Random, *, only_short: bool = False) -> list[Pair]:
+    """Return one pass over all tasks, or over that of writing short replies alone, in random order."""
     people = known_people()
-    pairs = [document(person, rng) for person in (*people, *people, *train_scenarios())]
+    pairs = [] if only_short else [document(p, rng) for p in (*people, *people, *train_scenarios())]
     for person in people:
         for line, lines in in_context(person):
             some = rng.sample(line.replies, len(line.replies))
-            if line.mood == "story" or rng.random() < 0.5:
-                pairs.append((replies_request(lines, [kind for kind, _ in some]), replies_answer(some)))
             if len(short := [pair for pair in some if is_short(pair[1])]) > 1:
                 request = replies_request(lines, [kind for kind, _ in short], short=True)
                 pairs.append((request, replies_answer(short)))
+            if only_short:
+                continue
+            if line.mood == "story" or rng.random() < 0.5:
+                pairs.append((replies_request(lines, [kind for kind, _ in some]), replies_answer(some)))
             if rng.random() < (0.5 if line.mood == "story" else 0.2):
                 pairs.append(kinds_pair(person, line, lines, people, rng))
     rng.shuffle(pairs)

@@ -105,7 +105,7 @@ def train(args: argparse.Namespace) -> None:
     )
     rng = random.Random(args.seed)
     adapted.train()
-    pairs = [pair for _ in range(args.passes) for pair in training_pairs(rng)]
+    pairs = [pair for _ in range(args.passes) for pair in training_pairs(rng, only_short=args.only_short)]
     groups = batches((encode(template, pair) for pair in pairs), args.batch)
     rng.shuffle(groups)
     print(
@@ -292,6 +292,7 @@ def main() -> None:
     parser.add_argument("--start", help="folder of an adapter to go on training")
     parser.add_argument("--rank", type=int, default=16, help="rank of the adapter")
     parser.add_argument("--out", type=Path, required=True, help="folder (train) or file (.jsonl.gz) to write")
+    parser.add_argument("--only-short", action="store_true", help="train to write short replies alone (train)")
     parser.add_argument("--stories", type=Path, nargs="+", default=[], help="files of `stories` (short)")
     parser.add_argument("--babble", type=Path, help="file that babble.py made (kinds)")
     parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training or writing")
