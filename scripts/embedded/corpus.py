@@ -29,7 +29,7 @@ generated text: with equal shares a model knows the written text by heart before
 TURNS = 24
 """Turns of the longest dialogue."""
 T = TypeVar("T")
-Babble = dict[str, list[tuple[str, str]]]
+PolicyReplies = dict[str, list[tuple[str, str]]]
 """Kinds and replies of a policy by line."""
 Sense = dict[tuple[str, str], float]
 """Probabilities that replies make sense, by line and reply."""
@@ -123,7 +123,7 @@ class Texts:
     written: list[Person]
     generated: list[Person]
     held_out: list[Person]
-    replies: Babble
+    replies: PolicyReplies
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +131,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         ("stories", "write.py stories"),
         ("replies", "write.py replies"),
         ("short", "write.py short"),
-        ("babble", "write.py kinds"),
+        ("policy-replies", "write.py kinds"),
         ("sense", "sense.py read"),
     ):
         parser.add_argument(
@@ -144,7 +144,7 @@ def read_texts(args: argparse.Namespace, part: str) -> Texts:
     """Return the texts of `part` and of the files in `args`. With --sense, generated replies that make no sense are not
     among those of a line but among the replies of policies, as nonsense."""
     sense = senses(args.sense)
-    replies = babble(args.babble, sense)
+    replies = policy_replies(args.policy_replies, sense)
     people = [
         *people_with_new_replies(args.replies),
         *with_short_replies(generated_people(args.stories), args.short),
@@ -194,19 +194,20 @@ def with_replies(people: Sequence[Person], wanted: Callable[[str, str], bool]) -
     return result
 
 
-def babble(paths: Sequence[Path], sense: Sense | None = None) -> Babble:
+def policy_replies(paths: Sequence[Path], sense: Sense | None = None) -> PolicyReplies:
     """Return replies of a policy by line, with the kinds that `write.py kinds` named. Those that repeat themselves,
-    contain a word that does not exist or make no sense are nonsense whatever it named."""
+    contain a word that does not exist or make no sense are nonsense whatever it named; those that may or may not make
+    sense are left out."""
     sense = sense or {}
-    found: Babble = {}
+    found: PolicyReplies = {}
     for _, row in rows_of(paths):
         for kind, reply in row["replies"]:
-            spoiled = (
-                sense.get((row["line"], reply), 1.0) < 0.5
-                or repeats_itself(reply)
-                or has_unknown_word(reply, row["line"])
-            )
-            found.setdefault(row["line"], []).append((NONSENSE if spoiled else kind, reply))
+            probability = sense.get((row["line"], reply), 1.0)
+            if probability < NONSENSICAL or repeats_itself(reply) or has_unknown_word(reply, row["line"]):
+                kind = NONSENSE
+            elif probability < SENSIBLE:
+                continue
+            found.setdefault(row["line"], []).append((kind, reply))
     return found
 
 
@@ -284,7 +285,7 @@ class Drawn:
     exchanges: list[Exchange]
 
 
-def draw_dialogue(rng: random.Random, draw: Draw, policy_replies: Babble) -> Drawn:
+def draw_dialogue(rng: random.Random, draw: Draw, policy_replies: PolicyReplies) -> Drawn:
     """Draw a person, how good the replies are and how many are spoiled, and the length; `policy_replies` by line."""
     goodness = rng.choice((0.15, 0.33, 0.5, 0.7, 0.85, 0.95))
     repetitive = rng.random() < 0.1

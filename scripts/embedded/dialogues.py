@@ -4,7 +4,7 @@ A person tells the story while replies help, and says guarded lines after replie
 the package do. The level of a reply follows from its kind and from how much trust the replies before it have earned
 (`levels`); the rules are much like those of docs/scripted-world.md. The same way to begin, so soon again, is worth
 nothing. Replies that are worth less than that are made from others (`_spoiled`): broken, off the subject, repeated,
-copied, stuffed with keywords or too long. `babble` is nonsense of a policy.
+copied, stuffed with keywords or too long. `senseless` are replies of a policy that make no sense.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ HARM: dict[str, Levels] = {
     "copied": (0, 1, 0, 0, 0, 0),
     "stuffed": (0, 2, 0, 1, 0, 0),
     "long": (0, 0, 0, 1, 0, 1),
-    "babble": (0, 2, 0, 1, 0, 0),
+    "senseless": (0, 2, 0, 1, 0, 0),
 }
 NOTHING: Levels = (0, 0, 0, 0, 0, 0)
 SPOILED = ("broken", "nonsense", "elsewhere", "repeated", "copied", "stuffed", "long")
@@ -59,7 +59,7 @@ OFTEN = (2, 3, 3, 1.5, 1, 1, 1)
 """How often each is drawn, relative to the others."""
 SAME_OPENING = 0.2
 """How often a reply is chosen that begins as an earlier one did, where there is one, if some replies are spoiled."""
-BABBLE = 0.5
+FROM_POLICY = 0.5
 """Share of a policy's replies to lines that have some."""
 SMALL = frozenset(
     words(
@@ -143,8 +143,9 @@ def merged(a: Levels, b: Levels) -> Levels:
 
 
 class Talk:
-    """One dialogue of a person. `goodness` is the chance of a good reply, `spoiled` that of a spoiled one. `babble` are
-    a model's replies to lines, with their kinds. With `repetitive`, most spoiled replies repeat an earlier one."""
+    """One dialogue of a person. `goodness` is the chance of a good reply, `spoiled` that of a spoiled one.
+    `policy_replies` are a model's replies to lines, with their kinds. With `repetitive`, most spoiled replies repeat an
+    earlier one."""
 
     def __init__(
         self,
@@ -153,12 +154,12 @@ class Talk:
         strangers: Sequence[Person],
         goodness: float,
         spoiled: float = 0.0,
-        babble: Mapping[str, Sequence[tuple[str, str]]] | None = None,
+        policy_replies: Mapping[str, Sequence[tuple[str, str]]] | None = None,
         repetitive: bool = False,
     ) -> None:
         self.repetitive = repetitive
         self.rng, self.strangers, self.goodness, self.spoiled = rng, strangers, goodness, spoiled
-        self.babble = babble or {}
+        self.policy_replies = policy_replies or {}
         self.threshold = rng.choice(tuple(PATIENCE))
         self.story = person.of_mood("story")
         self.spare = {mood: self._shuffled(person.of_mood(mood)) for mood in SPARE}
@@ -201,13 +202,13 @@ class Talk:
         return lines[-1]
 
     def _reply(self, line: Line) -> Exchange:
-        if line.text in self.babble and self.rng.random() < BABBLE:
+        if line.text in self.policy_replies and self.rng.random() < FROM_POLICY:
             good = self.rng.random() < self.goodness
-            options = [pair for pair in self.babble[line.text] if pair[1] not in self.replies]
+            options = [pair for pair in self.policy_replies[line.text] if pair[1] not in self.replies]
             options = [pair for pair in options if (pair[0] in GOOD) == good]
             if options:
                 kind, text = self.rng.choice(options)
-                kind = "babble" if kind == "nonsense" else kind
+                kind = "senseless" if kind == "nonsense" else kind
                 return Exchange(line.text, text, kind, self._levels(kind, line, text))
         if self.rng.random() < self.spoiled:
             repeats = self.repetitive and self.rng.random() < 0.8

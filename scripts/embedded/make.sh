@@ -39,10 +39,10 @@ texts=("${generated[@]}" --sense "$out"/sense*.jsonl.gz)
 step policy_0 "$here/make_policy.py" --only-short "${texts[@]}" --out "$out/policy_0" --minutes "$POLICY_MINUTES"
 
 kinds=()
-hear() { # hear POLICY NAME: collect what a policy says, name the kinds and read which make sense
-    step "said_$2.jsonl.gz" "$here/babble.py" --model "$1" --stories "$out/stories.jsonl.gz" --out "$out/said_$2.jsonl.gz" \
+collect() { # collect POLICY NAME: collect what a policy says, name the kinds and read which make sense
+    step "said_$2.jsonl.gz" "$here/say.py" --model "$1" --stories "$out/stories.jsonl.gz" --out "$out/said_$2.jsonl.gz" \
         --slots 1024 --seed "${#kinds[@]}"
-    write kinds "kinds_$2.jsonl.gz" --writer "$out/writer" --babble "$out/said_$2.jsonl.gz"
+    write kinds "kinds_$2.jsonl.gz" --writer "$out/writer" --said "$out/said_$2.jsonl.gz"
     read_sense "sense_$2.jsonl.gz" --said "$out/said_$2.jsonl.gz"
     kinds+=("$out/kinds_$2.jsonl.gz")
     texts=("${generated[@]}" --sense "$out"/sense*.jsonl.gz)
@@ -51,16 +51,16 @@ hear() { # hear POLICY NAME: collect what a policy says, name the kinds and read
 # The policy goes on with those of its own replies that make sense.
 policy=policy_0
 for round in $(seq "$ROUNDS"); do
-    hear "$out/$policy" "$round"
-    step "policy_$round" "$here/make_policy.py" --only-short "${texts[@]}" --babble "${kinds[@]}" --start "$out/$policy" \
+    collect "$out/$policy" "$round"
+    step "policy_$round" "$here/make_policy.py" --only-short "${texts[@]}" --policy-replies "${kinds[@]}" --start "$out/$policy" \
         --tokenizer "$out/policy_0/tokenizer.json" --tokens 40e6 --lr 6e-4 --dropout 0.15 --dialogues 50000 --out "$out/policy_$round"
     policy=policy_$round
 done
-hear "$out/$policy" last
+collect "$out/$policy" last
 
 judge() { # judge NAME PART SEED [OPTIONS]
     local name=$1 part=$2 seed=$3; shift 3
-    step "$name" "$here/make_judge.py" "${texts[@]}" --babble "${kinds[@]}" --part "$part" --seed "$seed" \
+    step "$name" "$here/make_judge.py" "${texts[@]}" --policy-replies "${kinds[@]}" --part "$part" --seed "$seed" \
         --tokenizer "$out/policy_0/tokenizer.json" --minutes "$JUDGE_MINUTES" --out "$out/$name" "$@"
 }
 judge judge_0 even 1 & first=$!
@@ -71,7 +71,7 @@ wait $first && wait $second
 step trained -m mapo train "$here/adversary.toml" "model.source=$out/$policy" "roles.judge.model=local:$out/judge_0" \
     --out "$out/trained"
 step deceiver -m mapo export "$out/trained" --step last --out "$out/deceiver"
-hear "$out/deceiver" deceiver
+collect "$out/deceiver" deceiver
 export JUDGE_MINUTES=$(python -c "print($JUDGE_MINUTES / 2)")
 judge judge even 1 --start "$out/judge_0" & first=$!
 judge judge_2 odd 2 --start "$out/judge_2_0" & second=$!

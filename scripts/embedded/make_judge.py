@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from corpus import TURNS, Babble, Draw, add_text_options, draw_dialogue, in_parallel, read_texts
+from corpus import TURNS, Draw, PolicyReplies, add_text_options, draw_dialogue, in_parallel, read_texts
 from dialogues import SPOILED, Exchange
 from small import ASSISTANT, CONTEXT, add_dropout, batches, fast, new_model, padded, save, train
 from texts import KINDS, Person
@@ -38,7 +38,7 @@ from mapo.measure.calibration import Calibration, fit
 from mapo.sandbox.readout import BRIEF, judge_messages, turn_places
 from mapo.types import Reply, Turn
 
-ALL_KINDS = (*KINDS, *SPOILED, "babble")
+ALL_KINDS = (*KINDS, *SPOILED, "senseless")
 TEXT_WEIGHT, KIND_WEIGHT = 0.2, 0.3
 UNKNOWN = -100
 RUBRIC = Rubric.load("empathy")
@@ -87,7 +87,7 @@ class Encoder:
         assert row.ids.tolist() == expected, "rows differ from prompts"
 
 
-def draw_row(rng: random.Random, draw: Draw, encoder: Encoder, policy_replies: Babble) -> Row:
+def draw_row(rng: random.Random, draw: Draw, encoder: Encoder, policy_replies: PolicyReplies) -> Row:
     drawn = draw_dialogue(rng, draw, policy_replies)
     return encoder.row(drawn.threshold, drawn.exchanges)
 
@@ -106,7 +106,7 @@ def batch(rows: list[Row]) -> tuple[torch.Tensor, ...]:
     return ids, *map(torch.from_numpy, (at, levels, kinds))
 
 
-def held_out_rows(people: list[Person], encoder: Encoder, policy_replies: Babble) -> list[Row]:
+def held_out_rows(people: list[Person], encoder: Encoder, policy_replies: PolicyReplies) -> list[Row]:
     rng = random.Random("held out")
     return [draw_row(rng, Draw(people, []), encoder, policy_replies) for _ in range(300)]
 

@@ -3,7 +3,7 @@
     PYTHONPATH=. python scripts/embedded/make_policy.py --stories stories.jsonl.gz --out mapo/local_model/pocket
 
 Reads the written texts and what `write.py` made. About a third of the replies it learns are good ones, in random order: it
-can say both and does not yet choose. With --start and --babble it goes on with its own replies, as far as `write.py kinds`
+can say both and does not yet choose. With --start and --policy-replies it goes on with its own replies, as far as `write.py kinds`
 found sense in them.
 """
 
@@ -174,7 +174,7 @@ def main() -> None:
     encoder = Encoder(tokenizer)
 
     def make(rng: random.Random) -> Row:
-        talk = Talk(draw.person(rng), rng, draw.people, GOODNESS, babble=sensible)
+        talk = Talk(draw.person(rng), rng, draw.people, GOODNESS, policy_replies=sensible)
         return encoder.row(talk, rng.choice((2, 3, 4, 6, 8, 12, 20)))
 
     pool = in_parallel(make, args.dialogues, f"policy/{args.seed}")

@@ -8,7 +8,7 @@ Needs a GPU.
 
 `sense.jsonl` has replies of the writing model and of policies, and whether somebody could have said them there. `train`
 trains a further LoRA adapter on them, on written replies and on spoiled ones, and prints how well it tells them apart for
-lines it has not learned from. `read` gives each reply of the files of `write.py` and `babble.py` a probability of making
+lines it has not learned from. `read` gives each reply of the files of `write.py` and `say.py` a probability of making
 sense; `make_policy.py` and `make_judge.py` take its file as --sense.
 """
 
@@ -312,7 +312,7 @@ def main() -> None:
     parser.add_argument("--stories", type=Path, nargs="+", default=[], help="files of `write.py stories`")
     parser.add_argument("--replies", type=Path, nargs="+", default=[], help="files of `write.py replies`")
     parser.add_argument(
-        "--said", type=Path, nargs="+", default=[], help="files of babble.py or `write.py short`"
+        "--said", type=Path, nargs="+", default=[], help="files of say.py or `write.py short`"
     )
     parser.add_argument(
         "--only-short", action="store_true", help="read only short replies of --stories and --replies"

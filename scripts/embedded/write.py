@@ -5,11 +5,11 @@
     python scripts/embedded/write.py stories --model qwen --writer writer --out stories.jsonl.gz --minutes 4
     python scripts/embedded/write.py replies --model qwen --writer writer --out replies.jsonl.gz --minutes 4
     python scripts/embedded/write.py short --model qwen --writer writer --stories stories.jsonl.gz --out short.jsonl.gz
-    python scripts/embedded/write.py kinds --model qwen --writer writer --babble babble.jsonl.gz --out kinds.jsonl.gz
+    python scripts/embedded/write.py kinds --model qwen --writer writer --said said.jsonl.gz --out kinds.jsonl.gz
 
 `qwen` is the folder of Qwen2.5-Coder-1.5B-Instruct (`mapo fetch qwen2.5-coder-1.5b`). `train` trains a LoRA adapter on the
 tasks of `tasks.py` and measures how well it names the kinds of replies to held-out people. `stories` writes stories of
-new people, `replies` further replies to known people, `short` short replies to new people, and `kinds` names the kinds of what `babble.py` has collected.
+new people, `replies` further replies to known people, `short` short replies to new people, and `kinds` names the kinds of what `say.py` has collected.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ async def short(args: argparse.Namespace) -> None:
 async def kinds(args: argparse.Namespace) -> None:
     """Name the kinds of collected replies."""
     model, template = load(args)
-    with gzip.open(args.babble, "rt", encoding="utf-8") as file:
+    with gzip.open(args.said, "rt", encoding="utf-8") as file:
         rows = [json.loads(row) for row in file]
     with new_rows(args.out) as add:
         async with answers(model, template, args, 1024) as ask:
@@ -292,9 +292,11 @@ def main() -> None:
     parser.add_argument("--start", help="folder of an adapter to go on training")
     parser.add_argument("--rank", type=int, default=16, help="rank of the adapter")
     parser.add_argument("--out", type=Path, required=True, help="folder (train) or file (.jsonl.gz) to write")
-    parser.add_argument("--only-short", action="store_true", help="train to write short replies alone (train)")
+    parser.add_argument(
+        "--only-short", action="store_true", help="train to write short replies alone (train)"
+    )
     parser.add_argument("--stories", type=Path, nargs="+", default=[], help="files of `stories` (short)")
-    parser.add_argument("--babble", type=Path, help="file that babble.py made (kinds)")
+    parser.add_argument("--said", type=Path, help="file that say.py made (kinds)")
     parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training or writing")
     parser.add_argument("--passes", type=int, default=1)
     parser.add_argument("--lr", type=float, default=3e-4)

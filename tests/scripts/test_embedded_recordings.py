@@ -40,7 +40,7 @@ for line in sys.argv[1:]:
 COMMANDS = [
     "--part even --dialogues 12 --out even.jsonl.gz --held-out held.jsonl.gz --held-out-dialogues 2",
     "--part odd --dialogues 6 --out odd.jsonl.gz",
-    "--babble kinds.jsonl.gz --dialogues 6 --out all.jsonl.gz",
+    "--policy-replies kinds.jsonl.gz --dialogues 6 --out all.jsonl.gz",
 ]
 
 
@@ -91,7 +91,7 @@ def test_every_line_is_a_judged_dialogue(folder, name):
 def test_replies_of_a_policy_count_as_the_kinds_they_were_named(folder):
     turns = [turn for row in rows(folder / "all.jsonl.gz") for turn in row["turns"]]
     kinds = {turn["kind"] for turn in turns if turn["reply"] == "The of it."}
-    assert "babble" in kinds and kinds <= {"babble", "repeated"}
+    assert "senseless" in kinds and kinds <= {"senseless", "repeated"}
 
 
 @pytest.fixture(scope="module")

@@ -87,10 +87,10 @@ def alike(one, other):
 
 @pytest.mark.parametrize("person", WRITTEN, ids=lambda person: person.id)
 def test_a_written_person_is_complete(person):
-    assert len(person.of_mood("story")) == 17
-    assert len(person.of_mood("guarded")) == len(person.of_mood("eased")) == 5
+    story, guarded, eased = (len(person.of_mood(mood)) for mood in ("story", "guarded", "eased"))
+    assert (story, guarded, eased) in ((17, 5, 5), (13, 3, 3))
     assert {line.feeling for line in person.of_mood("story")[1:]} <= set(feelings())
-    assert len({line.text for line in person.lines}) == 27
+    assert len({line.text for line in person.lines}) == story + guarded + eased
 
 
 @pytest.mark.parametrize("person", WRITTEN, ids=lambda person: person.id)
@@ -273,7 +273,9 @@ def test_a_policys_reply_with_an_invented_word_is_nonsense(tmp_path):
     replies = [("ask", "Who plays the zithers now, Orbonne?"), ("ask", "What did the zitherling cost?")]
     with gzip.open(tmp_path / "kinds.jsonl.gz", "wt") as file:
         file.write(json.dumps({"line": line, "replies": replies}) + "\n")
-    assert corpus.babble([tmp_path / "kinds.jsonl.gz"]) == {line: [replies[0], ("nonsense", replies[1][1])]}
+    assert corpus.policy_replies([tmp_path / "kinds.jsonl.gz"]) == {
+        line: [replies[0], ("nonsense", replies[1][1])]
+    }
 
 
 def test_generated_replies_without_sense_become_examples_of_nonsense(tmp_path):
@@ -292,7 +294,7 @@ def test_generated_replies_without_sense_become_examples_of_nonsense(tmp_path):
     assert corpus.with_replies([texts.Person("x", lines[:4], [])], kept) == []
     with gzip.open(tmp_path / "kinds.jsonl.gz", "wt") as file:
         file.write(json.dumps({"line": lines[0].text, "replies": [("ask", good), ("ask", bad)]}) + "\n")
-    named = corpus.babble([tmp_path / "kinds.jsonl.gz"], sense)
+    named = corpus.policy_replies([tmp_path / "kinds.jsonl.gz"], sense)
     assert named == {lines[0].text: [("ask", good), ("nonsense", bad)]}
 
 
@@ -340,7 +342,7 @@ def test_a_policys_replies_count_as_the_kinds_they_were_named():
     }
     talks = [dialogues.Talk(p, random.Random(p.id), WRITTEN, 0.5, 0.0, said).play(8) for p in WRITTEN[:12]]
     found = {x.reply: (x.kind, x.levels) for talk in talks for x in talk}
-    assert found["The of it, is there."] == ("babble", dialogues.HARM["babble"])
+    assert found["The of it, is there."] == ("senseless", dialogues.HARM["senseless"])
     assert found["Stop it now."] == ("order", dialogues.HARM["order"])
 
 

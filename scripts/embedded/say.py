@@ -1,8 +1,8 @@
 """Collect what a policy says: a few replies to a part of the lines of every person, sampled at several temperatures.
 
-    PYTHONPATH=. python scripts/embedded/babble.py --model policy --out babble.jsonl.gz
+    PYTHONPATH=. python scripts/embedded/say.py --model policy --out said.jsonl.gz
 
-`write.py kinds` names their kinds, and a judge learns from them (`make_judge.py --babble`): most of all that well-formed
+`write.py kinds` names their kinds, and a judge learns from them (`make_judge.py --policy-replies`): most of all that well-formed
 sentences can be nonsense. With a policy that was trained against a judge, these are the replies that deceive it.
 """
 
@@ -27,7 +27,7 @@ SHOWN = 4
 """Exchanges of the dialogue that the policy sees."""
 
 
-async def babble(args: argparse.Namespace) -> list[dict[str, list[str]]]:
+async def say(args: argparse.Namespace) -> list[dict[str, list[str]]]:
     """Return the lines before each place and the replies to the last one."""
     rng = random.Random(args.seed)
     people = [*known_people(), *held_out_people(), *train_scenarios()]
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    rows = asyncio.run(babble(args))
+    rows = asyncio.run(say(args))
     with new_rows(args.out) as add:
         for row in rows:
             if row["replies"]:
