@@ -33,9 +33,9 @@ import texts  # noqa: E402
 EMPATHY = ROOT / "mapo" / "domains" / "empathy"
 SPLITS = json.loads((EMPATHY / "splits.json").read_text(encoding="utf-8"))
 HELD_OUT = [*SPLITS["validation"], *SPLITS["test"]]
-ALIKE = 68.0
+ALIKE = 75.0
 """Sum of the rarities of shared content words from which two stories are not independent. Half of a story
-inside another one has more than 1.5 times as much."""
+inside another one has more than 1.5 times as much. With more stories, all sums grow."""
 
 SIGNS = re.compile("|".join(re.escape(s) for f in feelings().values() for s in f["signs"]), re.IGNORECASE)
 """The signs of feelings belong to everybody."""
