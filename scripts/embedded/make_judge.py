@@ -1,7 +1,7 @@
 """Train an embedded judge: a small Llama whose levels are read out.
 
-    PYTHONPATH=. python scripts/embedded/make_judge.py --stories stories.jsonl.gz --part even \\
-        --tokenizer mapo/local_model/pocket/tokenizer.json --out mapo/local_model/pocket_judge
+    PYTHONPATH=. python scripts/embedded/make_judge.py --policy mapo/local_model/pocket --start --part even \\
+        --out mapo/local_model/pocket_judge
 
 It reads dialogues put together from replies of known kinds (`dialogues.py`), among them spoiled ones, and learns their
 levels in the brief layout of `mapo.sandbox.readout`. The calibration is fitted, and agreement measured, on different
@@ -14,6 +14,7 @@ import argparse
 import json
 import random
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,9 +22,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from corpus import TURNS, Draw, PolicyReplies, add_text_options, draw_dialogue, in_parallel, read_texts
+from corpus import TURNS, PolicyReplies, draw_dialogue, in_parallel, policy_replies, split
 from dialogues import SPOILED, Exchange
-from small import ASSISTANT, CONTEXT, add_dropout, batches, fast, new_model, padded, save, train
+from kinds import train_namer
+from small import ASSISTANT, CONTEXT, CPU_ATTENTION, Batch, add_dropout, cut_embeddings, fast, new_model, save, train
 from texts import KINDS, Person
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
@@ -41,6 +43,11 @@ from mapo.types import Reply, Turn
 ALL_KINDS = (*KINDS, *SPOILED, "senseless")
 TEXT_WEIGHT, KIND_WEIGHT = 0.2, 0.3
 UNKNOWN = -100
+SHORT_ROW, LONG_ROW, SHORT_ROWS_UNTIL = 512, 1536, 0.85
+"""Tokens of a training row. The last part of the training has long rows, with long dialogues in them."""
+SHORT_TURNS, LONG_TURNS = (2, 4, 6), (14, 20)
+TOKENS_PER_TURN = 55
+"""Fewest tokens of a turn, on average over a batch."""
 RUBRIC = Rubric.load("empathy")
 
 
@@ -87,28 +94,49 @@ class Encoder:
         assert row.ids.tolist() == expected, "rows differ from prompts"
 
 
-def draw_row(rng: random.Random, draw: Draw, encoder: Encoder, policy_replies: PolicyReplies) -> Row:
-    drawn = draw_dialogue(rng, draw, policy_replies)
+def draw_row(
+    rng: random.Random, people: Sequence[Person], encoder: Encoder, replies: PolicyReplies, turns: Sequence[int]
+) -> Row:
+    drawn = draw_dialogue(rng, people, replies, rng.choice(turns))
     return encoder.row(drawn.threshold, drawn.exchanges)
 
 
-def batch(rows: list[Row]) -> tuple[torch.Tensor, ...]:
-    """Return ids, positions, levels and kinds. The number of turns depends only on the shape of the ids; those that are
-    missing are UNKNOWN."""
-    ids = padded([row.ids for row in rows])
-    size = len(rows) * TURNS
-    at, levels = np.zeros((size, 6), dtype=np.int64), np.full((size, 6), UNKNOWN)
-    kinds = np.full(size, UNKNOWN)
-    for n, row in enumerate(rows):
-        mine = slice(n * TURNS, n * TURNS + len(row.at))
-        at[mine] = row.at + n * ids.shape[1]
-        levels[mine], kinds[mine] = row.levels, row.kinds
-    return ids, *map(torch.from_numpy, (at, levels, kinds))
+def rows_of(short: Sequence[Row], long: Sequence[Row], budget: int, seed: int) -> Callable[[float], Batch]:
+    """Return a function that draws the batch at a part of the training: rows filled with whole dialogues, the positions of
+    the answers, their levels and kinds, and positions whose next token is learned as text."""
+    rng = np.random.default_rng(seed)
+
+    def shuffled(pool: Sequence[Row]) -> Iterator[Row]:
+        while True:
+            yield from (pool[k] for k in rng.permutation(len(pool)))
+
+    streams = {SHORT_ROW: shuffled(short), LONG_ROW: shuffled(long)}
+    waiting = {width: next(stream) for width, stream in streams.items()}
+
+    def batch_of(done: float) -> Batch:
+        width = SHORT_ROW if done < SHORT_ROWS_UNTIL else LONG_ROW
+        ids = np.zeros((budget // width, width), dtype=np.int64)
+        at = np.zeros((budget // TOKENS_PER_TURN, 6), dtype=np.int64)
+        levels = np.full_like(at, UNKNOWN)
+        kinds, turn = np.full(len(at), UNKNOWN), 0
+        for k, row_ids in enumerate(ids):
+            used = 0
+            while used + len((row := waiting[width]).ids) <= width and turn + len(row.at) <= len(at):
+                row_ids[used : used + len(row.ids)] = row.ids
+                mine = slice(turn, turn + len(row.at))
+                at[mine] = row.at + k * width + used
+                levels[mine], kinds[mine] = row.levels, row.kinds
+                used, turn = used + len(row.ids), turn + len(row.at)
+                waiting[width] = next(streams[width])
+        text = rng.integers(0, ids.size - 1, budget // 8)
+        return tuple(map(torch.from_numpy, (ids, at, levels, kinds, text)))
+
+    return batch_of
 
 
-def held_out_rows(people: list[Person], encoder: Encoder, policy_replies: PolicyReplies) -> list[Row]:
+def held_out_rows(people: Sequence[Person], encoder: Encoder, replies: PolicyReplies) -> list[Row]:
     rng = random.Random("held out")
-    return [draw_row(rng, Draw(people, []), encoder, policy_replies) for _ in range(300)]
+    return [draw_row(rng, people, encoder, replies, TURNS) for _ in range(300)]
 
 
 def predict(model: Any, rows: list[Row], options: torch.Tensor, device: str) -> np.ndarray:
@@ -161,70 +189,80 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_text_options(parser)
-    parser.add_argument(
-        "--start", help="folder of a judge to go on from, as after collecting what deceived it"
-    )
+    parser.add_argument("--policy", type=Path, required=True, help="folder of the policy: tokenizer and shape")
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--start", action="store_true", help="start from the policy's weights")
+    start.add_argument("--base", type=Path, help="start from the word embeddings of SmolLM2-135M-Instruct alone")
+    start.add_argument("--judge", type=Path, help="go on with a judge, as after adding verdicts on what deceives it")
     parser.add_argument("--part", choices=("all", "even", "odd"), default="even", help="people to learn from")
-    parser.add_argument("--tokenizer", type=Path, required=True, help="tokenizer.json of the policy")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--tokens", type=float, default=110e6, help="tokens to train on")
-    parser.add_argument("--dialogues", type=int, default=60000, help="distinct dialogues")
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=16384, help="tokens per step")
-    parser.add_argument("--minutes", type=float, default=60.0, help="longest time of training")
-    parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--tokens", type=float, default=10e6, help="tokens to train on")
+    parser.add_argument("--minutes", type=float, default=120.0, help="longest time of training")
+    parser.add_argument("--dialogues", type=int, default=25000, help="distinct dialogues")
+    parser.add_argument("--width", type=int, default=320, help="width where it does not start from the policy")
+    parser.add_argument("--layers", type=int, default=4, help="layers; of a policy to start from, the first ones")
+    parser.add_argument("--batch", type=int, default=6144, help="tokens per step")
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--lr", type=float, default=1.2e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
-    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()
+
+
+def starting_model(args: argparse.Namespace, tokenizer: Tokenizer) -> LlamaForCausalLM:
+    """Return a model of the judge's shape that starts as `args` say."""
+    start = args.judge or (args.policy if args.start else None)
+    weights = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32) if start else None
+    width = weights.config.hidden_size if weights is not None else args.width
+    model = new_model(tokenizer.get_vocab_size(), width, args.layers, args.seed + 1000)
+    if weights is not None:
+        model.load_state_dict(weights.state_dict(), strict=False)  # its first layers
+    else:
+        with torch.no_grad():
+            model.model.embed_tokens.weight.copy_(cut_embeddings(args.base, tokenizer, width))
+    return model
 
 
 def main() -> None:
     args = arguments()
-    tokenizer = Tokenizer.from_file(str(args.tokenizer))
+    tokenizer = Tokenizer.from_file(str(args.policy / "tokenizer.json"))
     encoder = Encoder(tokenizer)
     encoder.check()
-    texts = read_texts(args, args.part)
-    written, generated, held = texts.written, texts.generated, texts.held_out
-    policy_replies = texts.replies
-    draw = Draw(written, generated)
-    pool = in_parallel(
-        lambda rng: draw_row(rng, draw, encoder, policy_replies), args.dialogues, f"judge/{args.seed}"
-    )
+    people, held = split(args.part)
+    replies = policy_replies(train_namer(people))
+
+    def pool(turns: Sequence[int], count: int, longest: int) -> list[Row]:
+        make = lambda rng: draw_row(rng, people, encoder, replies, turns)  # noqa: E731
+        rows = in_parallel(make, count, f"judge/{args.seed}/{longest}")
+        return [row for row in rows if len(row.ids) <= longest]
+
+    short = pool(SHORT_TURNS, args.dialogues, SHORT_ROW)
+    long = pool(LONG_TURNS, args.dialogues // 15, LONG_ROW)
+    model = starting_model(args, tokenizer)
+    add_dropout(model, args.dropout)
+    model.set_attn_implementation(CPU_ATTENTION if args.device == "cpu" else "sdpa")
+    model.to(args.device)
+    kind_head = torch.nn.Linear(model.config.hidden_size, len(ALL_KINDS)).to(args.device)
+    size = sum(p.numel() for p in model.parameters())
+    count = sum(map(len, replies.values()))
     print(
-        f"{len(written)} written and {len(generated)} generated people, {sum(len(r.ids) for r in pool) / 1e6:.1f}M tokens",
+        f"{len(people)} people, {count} replies of policies, {sum(len(r.ids) for r in short + long) / 1e6:.1f}M tokens, "
+        f"{size / 1e6:.2f}M weights",
         flush=True,
     )
-    vocabulary = tokenizer.get_vocab_size()
-    model = new_model(vocabulary, args.width, args.layers, args.seed + 1000)
-    if args.start:
-        model.load_state_dict(LlamaForCausalLM.from_pretrained(args.start, dtype=torch.float32).state_dict())
-    add_dropout(model, args.dropout)
-    model = model.to(args.device)
-    kind_head = torch.nn.Linear(args.width, len(ALL_KINDS)).to(args.device)
-    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M weights", flush=True)
     options = torch.tensor(encoder.form.options[0], device=args.device)
-    stream = batches([len(row.ids) for row in pool], args.batch, np.random.default_rng(args.seed))
 
-    def batch_of() -> tuple[torch.Tensor, ...]:
-        return batch([pool[k] for k in next(stream)])
-
-    def loss_of(batch: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        ids, at, levels, kinds = batch
-        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
-        head = model.get_output_embeddings().weight
-        read = hidden.flatten(0, 1)[at]
-        scores = read @ head[options].T
-        answers = cross_entropy(scores.flatten(0, 1).float(), levels.flatten(), ignore_index=UNKNOWN)
+    def loss_of(
+        ids: torch.Tensor, at: torch.Tensor, levels: torch.Tensor, kinds: torch.Tensor, text: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
+        head = model.lm_head.weight
+        read = hidden[at]
+        answers = cross_entropy((read @ head[options].T).flatten(0, 1).float(), levels.flatten(), ignore_index=UNKNOWN)
         kind = cross_entropy(kind_head(read[:, 0]).float(), kinds, ignore_index=UNKNOWN)
-        logits = (hidden[:, :-1] @ head.T).flatten(0, 1).float()
-        text = cross_entropy(logits, ids[:, 1:].flatten(), ignore_index=0)
-        loss = answers + KIND_WEIGHT * kind + TEXT_WEIGHT * text
-        return loss, {"answers": answers.detach(), "kind": kind.detach(), "text": text.detach()}
+        next_token = cross_entropy((hidden[text] @ head.T).float(), ids.flatten()[text + 1], ignore_index=0)
+        loss = answers + KIND_WEIGHT * kind + TEXT_WEIGHT * next_token
+        return loss, {"answers": answers.detach(), "kind": kind.detach(), "text": next_token.detach()}
 
     fitted, tests = held[::2], held[1::2]
     watched = held_out_rows(tests, encoder, {})[:100]
@@ -237,21 +275,39 @@ def main() -> None:
     made = train(
         model,
         (kind_head,),
-        batch_of,
+        rows_of(short, long, args.batch, args.seed),
         loss_of,
         tokens=args.tokens,
         minutes=args.minutes,
         lr=args.lr,
-        device=args.device,
         check=held_out_loss,
     )
-    model.float()
+    measured, calibration = measure(model, encoder, options, args.device, fitted, tests, replies)
+    print(json.dumps(measured, indent=1), flush=True)
+    made |= {"part": args.part, "people": len(people), "seed": args.seed, "weights": size, "held_out": measured}
+    save(model, tokenizer, args.out, made)
+    trained_on = {"texts": "scripts/embedded", "part": args.part, "people": len(people)}
+    write_role_file(
+        args.out, RoleFile("judge", RUBRIC.name, rubric_fingerprint(RUBRIC), BRIEF, calibration, trained_on)
+    )
+
+
+def measure(
+    model: LlamaForCausalLM,
+    encoder: Encoder,
+    options: torch.Tensor,
+    device: str,
+    fitted: Sequence[Person],
+    tests: Sequence[Person],
+    replies: PolicyReplies,
+) -> tuple[dict[str, Any], Calibration]:
+    """Fit the calibration on some held-out people and measure the agreement on others."""
     drawn = {
-        "fit": held_out_rows(fitted, encoder, {}) + held_out_rows(fitted, encoder, policy_replies),
+        "fit": held_out_rows(fitted, encoder, {}) + held_out_rows(fitted, encoder, replies),
         "written": held_out_rows(tests, encoder, {}),
-        "with a policy's replies": held_out_rows(tests, encoder, policy_replies),
+        "with a policy's replies": held_out_rows(tests, encoder, replies),
     }
-    logprobs = {name: predict(model, rows, options, args.device) for name, rows in drawn.items()}
+    logprobs = {name: predict(model, rows, options, device) for name, rows in drawn.items()}
     levels = {name: np.concatenate([row.levels for row in rows]) for name, rows in drawn.items()}
     calibration = fit([logprobs["fit"][:, k] for k in range(6)], [levels["fit"][:, k] for k in range(6)])
     measured = {
@@ -261,19 +317,7 @@ def main() -> None:
         for name, rows in drawn.items()
         if name != "fit"
     }
-    print(json.dumps(measured, indent=1), flush=True)
-    made |= {
-        "part": args.part,
-        "written": len(written),
-        "generated": len(generated),
-        "seed": args.seed,
-        "held_out": measured,
-    }
-    save(model, tokenizer, args.out, made)
-    trained_on = {"texts": "scripts/embedded", "part": args.part, "people": len(written) + len(generated)}
-    write_role_file(
-        args.out, RoleFile("judge", RUBRIC.name, rubric_fingerprint(RUBRIC), BRIEF, calibration, trained_on)
-    )
+    return measured, calibration
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from corpus import Draw, Drawn, add_text_options, draw_dialogue, in_parallel, read_texts
+from corpus import Drawn, draw_dialogue, in_parallel, policy_replies, split
 from dialogues import Exchange
 from documents import new_rows
+from kinds import train_namer
 
 AXES = ("C", "A", "P")
 
@@ -70,24 +71,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--dialogues", type=int, default=4000)
     parser.add_argument("--held-out-dialogues", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    add_text_options(parser)
     args = parser.parse_args(argv)
     for path in (args.out, args.held_out):
         if path and not path.name.endswith(".jsonl.gz"):
             parser.error(f"{path}: the name does not end in .jsonl.gz")
-    texts = read_texts(args, args.part)
-    draw = Draw(texts.written, texts.generated)
+    people, held_out = split(args.part)
+    replies = policy_replies(train_namer(people))
     prefix = f"{args.part}-{args.seed}"
     drawn = in_parallel(
-        lambda rng: draw_dialogue(rng, draw, texts.replies),
+        lambda rng: draw_dialogue(rng, people, replies),
         args.dialogues,
         f"recordings/{prefix}",
         shard=100,
     )
     write(args.out, prefix, drawn)
     if args.held_out:
-        rng, others = random.Random(f"held out/{args.seed}"), Draw(texts.held_out, [])
-        tests = [draw_dialogue(rng, others, texts.replies) for _ in range(args.held_out_dialogues)]
+        rng = random.Random(f"held out/{args.seed}")
+        tests = [draw_dialogue(rng, held_out, replies) for _ in range(args.held_out_dialogues)]
         write(args.held_out, f"held-out-{args.seed}", tests)
 
 

@@ -1,4 +1,8 @@
-"""Small Llamas: tokenizer, shapes, batches, training loop and files, shared by the policy and the judges."""
+"""Small Llamas: tokenizer, shapes, rows, training loop and files, shared by the policy and the judges.
+
+Tokenizer and word embeddings are cut out of those of SmolLM2-135M-Instruct (`mapo fetch smollm2`): a model that meets a word
+for the first time then knows already what other words it is like.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +11,69 @@ import math
 import os
 import shutil
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from safetensors import safe_open
+from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-from mapo.local_model.attention import CAUSAL_ONLY
 
 PAD, END, SYSTEM, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"
 MARKS = (PAD, END, SYSTEM, USER, ASSISTANT)
 CONTEXT = 4096
-WIDTHS = (*range(64, 513, 64), *range(640, 1025, 128), *range(1280, 2049, 256), *range(2560, 4097, 512))
-"""Padded widths of training rows."""
-PRINT_EVERY = 200
+HEAD = 64
+EMBEDDING_STD = 0.03
+CPU_ATTENTION = "eager"
+"""Compiled, it is faster on CPUs than the fused kernel."""
+PRINT_EVERY = 50
 """Steps between two lines of progress."""
 TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-Ids = NDArray[np.uint16]
 
 
-def train_tokenizer(texts: Sequence[str], size: int) -> Tokenizer:
-    """Return a byte-level tokenizer; every digit is a token of its own."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=list(MARKS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
+def cut_tokenizer(source: Path, texts: Sequence[str], size: int) -> Tokenizer:
+    """Return the tokenizer of the folder `source` with only those of its tokens that are most frequent in `texts`."""
+    file = source / "tokenizer.json"
+    full = Tokenizer.from_file(str(file))
+    count = Counter(token for row in full.encode_batch(texts, add_special_tokens=False) for token in row.tokens)
+    data = json.loads(file.read_text(encoding="utf-8"))
+    merges = [tuple(pair) for pair in data["model"]["merges"]]
+    made_from = {a + b: (a, b) for a, b in reversed(merges)}
+    kept = dict.fromkeys(token for token in data["model"]["vocab"] if len(token) == 1)
+
+    def keep(token: str) -> None:
+        if token not in kept:
+            for part in made_from.get(token, ()):
+                keep(part)
+            kept[token] = None
+
+    for token, _ in count.most_common():
+        if len(kept) >= size - len(MARKS):
+            break
+        keep(token)
+    data["model"]["vocab"] = {token: number for number, token in enumerate((*MARKS, *kept))}
+    data["model"]["merges"] = [list(m) for m in merges if {*m, "".join(m)} <= kept.keys()]
+    special = data["added_tokens"][0]
+    data["added_tokens"] = [special | {"id": number, "content": mark} for number, mark in enumerate(MARKS)]
+    return Tokenizer.from_str(json.dumps(data))
+
+
+def cut_embeddings(source: Path, tokenizer: Tokenizer, width: int) -> torch.Tensor:
+    """Return the embeddings of `source` for the tokens of a cut tokenizer, reduced to their `width` main directions. Those
+    of the marks are random."""
+    vocabulary = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    numbers = [vocabulary[token] for token, _ in tokens if token not in MARKS]
+    with safe_open(source / "model.safetensors", "pt") as file:  # type: ignore[no-untyped-call]
+        full = file.get_tensor("model.embed_tokens.weight").float()[numbers]
+    u, s, _ = torch.linalg.svd(full - full.mean(0), full_matrices=False)
+    turned = (u * s)[:, :width] @ torch.linalg.qr(torch.randn(width, width))[0]  # no direction larger than others
+    return torch.cat([torch.randn(len(MARKS), width), turned / turned.std()]) * EMBEDDING_STD
 
 
 def fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
@@ -62,172 +87,99 @@ def fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 
 def new_model(vocabulary: int, width: int, layers: int, seed: int) -> LlamaForCausalLM:
     torch.manual_seed(seed)
-    heads = width // 32
     config = LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=width,
         intermediate_size=width * 8 // 3 // 32 * 32,
         num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=2,
-        head_dim=32,
+        num_attention_heads=width // HEAD,
+        num_key_value_heads=1,
+        head_dim=HEAD,
         max_position_embeddings=CONTEXT,
+        rope_theta=100000.0,
         tie_word_embeddings=True,
-        initializer_range=0.03,
+        initializer_range=EMBEDDING_STD,
         bos_token_id=None,
         eos_token_id=1,
         pad_token_id=0,
     )
-    model = LlamaForCausalLM(config)
-    model.set_attn_implementation(CAUSAL_ONLY)
-    return model
+    return LlamaForCausalLM(config)
 
 
 def add_dropout(model: LlamaForCausalLM, share: float) -> None:
-    """Drop a share of what the embedding, each attention and each MLP pass on while the model is trained. Llamas have no
-    such setting, and small models that read the same text several times need it."""
+    """Skip each attention and each MLP for a share of the tokens while the model is trained. Llamas have no such setting,
+    and small models that read the same text several times need it. Whole tokens, because random numbers for each value
+    would take a third of the time on a CPU."""
 
     def drop(module: torch.nn.Module, _: Any, output: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.dropout(output, share, module.training)
+        if not module.training:
+            return output
+        kept = torch.rand(*output.shape[:-1], 1, device=output.device) >= share
+        return output * (kept / (1 - share)).to(output.dtype)
 
     if share:
-        layers = model.model.layers
-        outputs = (part for layer in layers for part in (layer.self_attn.o_proj, layer.mlp.down_proj))
-        for part in (model.model.embed_tokens, *outputs):
-            part.register_forward_hook(drop)
-
-
-def width_of(length: int) -> int:
-    """Return the padded width of a row: one of few, because the GPU's work is recorded once per shape."""
-    return next(width for width in WIDTHS if width >= length)
-
-
-def batches(lengths: Sequence[int], budget: int, rng: np.random.Generator) -> Iterator[list[int]]:
-    """Yield indices of rows for batches without end: rows of one width, as many as `budget` tokens hold."""
-    waiting: dict[int, list[int]] = defaultdict(list)
-    while True:
-        for i in rng.permutation(len(lengths)).tolist():
-            width = width_of(lengths[i])
-            waiting[width].append(i)
-            if len(waiting[width]) >= budget // width:
-                yield waiting.pop(width)
-
-
-def padded(rows: Sequence[Ids]) -> torch.Tensor:
-    """Pad on the right with id 0. Causal attention makes a mask unnecessary."""
-    out = np.zeros((len(rows), width_of(max(map(len, rows)))), dtype=np.int64)
-    for row, ids in zip(out, rows, strict=True):
-        row[: len(ids)] = ids
-    return torch.from_numpy(out)
+        for layer in model.model.layers:
+            for part in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                part.register_forward_hook(drop)
 
 
 Batch = tuple[torch.Tensor, ...]
-Loss = Callable[[Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
-
-
-class Gradients:
-    """Computes clipped gradients. On a GPU the work of each shape of batch is recorded once as a CUDA graph and then
-    replayed: launching the many small kernels one by one would take most of the time."""
-
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], loss_of: Loss, device: str) -> None:
-        self.parameters, self.loss_of, self.device = parameters, loss_of, device
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        self.recorded: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, Batch, Any]] = {}
-        # One stream for all recordings: memory is shared only between those of one stream.
-        self.stream = torch.cuda.Stream() if device == "cuda" else None
-
-    def __call__(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Set the gradients of the loss on a batch of tensors on the CPU; return the loss and its parts."""
-        if self.device != "cuda":
-            return self.compute(tuple(tensor.to(self.device) for tensor in batch))
-        shape = tuple(tensor.shape for tensor in batch)
-        if shape not in self.recorded:
-            self.recorded[shape] = self.record(tuple(tensor.cuda() for tensor in batch))
-        graph, inputs, result = self.recorded[shape]
-        for mine, given in zip(inputs, batch, strict=True):
-            mine.copy_(given, non_blocking=True)
-        graph.replay()
-        return result  # type: ignore[no-any-return]
-
-    def compute(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        torch._foreach_zero_([parameter.grad for parameter in self.parameters])
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda", cache_enabled=False):
-            loss, parts = self.loss_of(batch)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
-        return loss.detach(), parts
-
-    def record(self, inputs: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, Any]:
-        stream = self.stream
-        assert stream is not None
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):  # lets libraries allocate what they keep
-                self.compute(inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        pool = next(iter(self.recorded.values()))[0].pool() if self.recorded else None
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
-            result = self.compute(inputs)
-        return graph, inputs, result
+Loss = Callable[..., tuple[torch.Tensor, dict[str, torch.Tensor]]]
 
 
 def train(
     model: LlamaForCausalLM,
     extra: Sequence[torch.nn.Module],
-    batch_of: Callable[[], Batch],
+    batch_of: Callable[[float], Batch],
     loss_of: Loss,
     *,
     tokens: float,
     minutes: float,
     lr: float,
-    device: str,
-    check: Callable[[], str] | None = None,
+    check: Callable[[], str],
 ) -> dict[str, Any]:
     """Train on `tokens` tokens including padding, for at most `minutes`.
 
-    The first item of each batch of `batch_of` are the ids; `check` returns what is printed with the progress. `loss_of`
-    must not wait for the GPU, and its shapes must follow from those of the batch.
+    `batch_of` gets the part of the training that is done; the first tensor of a batch holds the ids. `loss_of` is compiled, once for each shape of batch; `check` returns what
+    is printed at each tenth of the training.
     """
+    device = model.device.type
     parameters = [p for module in (model, *extra) for p in module.parameters()]
     groups = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.05},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=device == "cuda")
-    gradients = Gradients(parameters, loss_of, device)
+    optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
+    compiled = torch.compile(loss_of, dynamic=False)
     model.train()
-    began, seen, step, done = time.monotonic(), 0, 0, 0.0
-    parts: dict[str, torch.Tensor] = {}
+    began, seen, step, done, tenth = time.monotonic(), 0, 0, 0.0, 0
+    mean: dict[str, float] = {}
     while done < 1.0:
-        batch = batch_of()
+        batch = tuple(tensor.to(device) for tensor in batch_of(done))
         rate = min(1.0, (step + 1) / 100) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * done)))
         for group in optimizer.param_groups:
             group["lr"] = lr * rate
-        loss, parts = gradients(batch)
+        with torch.autocast(device, torch.bfloat16):
+            loss, parts = compiled(*batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
+        optimizer.zero_grad()
         seen += batch[0].numel()
         step += 1
         done = max(seen / tokens, (time.monotonic() - began) / 60 / minutes)
+        mean = {name: 0.95 * mean.get(name, part.item()) + 0.05 * part.item() for name, part in parts.items()}
         if step % PRINT_EVERY == 0 or done >= 1.0:
-            shown = " ".join(f"{name} {value.item():.3f}" for name, value in parts.items())
-            took = time.monotonic() - began
-            if check and (step % (5 * PRINT_EVERY) == 0 or done >= 1.0):
+            shown = " ".join(f"{name} {value:.3f}" for name, value in mean.items())
+            if done * 10 >= tenth + 1:
+                tenth = int(done * 10)
                 model.eval()
                 shown += f" {check()}"
                 model.train()
-            print(
-                f"step {step} {min(done, 1):.1%} loss {loss.item():.3f} {shown} {seen / took / 1e3:.0f}k tokens/s",
-                flush=True,
-            )
+            speed = seen / (time.monotonic() - began) / 1e3
+            print(f"step {step} {min(done, 1):.1%} {shown} {speed:.1f}k tokens/s", flush=True)
     model.eval()
-    return {
-        "steps": step,
-        "tokens_seen": seen,
-        **{name: round(value.item(), 4) for name, value in parts.items()},
-    }
+    return {"steps": step, "tokens_seen": seen, **{name: round(value, 4) for name, value in mean.items()}}
 
 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path, made: dict[str, Any]) -> None:

@@ -1,45 +1,115 @@
-"""The training loop of the embedded models on the CPU: what it computes, and that it waits for no GPU."""
+"""The small models of the embedded pair: a cut tokenizer and its embeddings, the rows and the training loop."""
 
 from __future__ import annotations
 
+import json
+import random
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-
-from support.read_backs import NoReadBack
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "embedded"))
 
+import dialogues
+import make_policy
 import small
+import texts
 
-IDS = torch.randint(5, 300, (2, 64), generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture
-def model():
-    return small.new_model(300, 64, 2, seed=0)
+TEXTS = ["What was the blue kettle like in 1994?", "The kettle was on the blue stove, I think."] * 20
 
 
-def test_the_forward_pass_reads_nothing_back(model):
-    with NoReadBack():
-        model(input_ids=IDS, use_cache=False).logits.sum().backward()
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A folder with a byte-level tokenizer and random embeddings, in the form of SmolLM2's."""
+    folder = tmp_path_factory.mktemp("base")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    weights = torch.randn(tokenizer.get_vocab_size(), 64, generator=torch.Generator().manual_seed(0))
+    save_file({"model.embed_tokens.weight": weights}, folder / "model.safetensors")
+    return folder
 
 
-def test_attention_is_causal(model):
-    with torch.no_grad():
-        logits = model(input_ids=IDS, use_cache=False).logits
-        model.set_attn_implementation("sdpa")
-        assert torch.allclose(logits, model(input_ids=IDS, use_cache=False).logits, atol=1e-6)
+@pytest.fixture(scope="module")
+def tokenizer(base):
+    return small.cut_tokenizer(base, TEXTS[:1], 300)
 
 
-def test_gradients_are_clipped_and_do_not_add_up(model):
-    def loss_of(batch):
-        return 1e3 * model(input_ids=batch[0], use_cache=False).logits.square().mean(), {}
+def test_a_cut_tokenizer_has_the_marks_first_and_the_wanted_size(tokenizer):
+    assert tokenizer.get_vocab_size() == 300
+    assert [tokenizer.token_to_id(mark) for mark in small.MARKS] == [0, 1, 2, 3, 4]
 
-    gradients = small.Gradients(list(model.parameters()), loss_of, "cpu")
-    for _ in range(2):
-        gradients((IDS,))
-        norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
-        assert norm.item() == pytest.approx(1.0, abs=1e-4)  # the loss is large enough to be clipped to 1
+
+def test_a_cut_tokenizer_keeps_frequent_words_whole(base, tokenizer):
+    full = Tokenizer.from_file(str(base / "tokenizer.json"))
+    text = "the blue kettle"
+    assert tokenizer.encode(text).tokens == full.encode(text).tokens
+
+
+@pytest.mark.parametrize("text", ["A zither, Mr Orbonne?", "schön: 12", "naïve\n"])
+def test_a_cut_tokenizer_still_writes_everything(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_cut_embeddings_keep_what_is_alike(base, tokenizer):
+    full = json.loads((base / "tokenizer.json").read_text())["model"]["vocab"]
+    own = {token: number for token, number in tokenizer.get_vocab().items() if token in full}
+    with small.safe_open(base / "model.safetensors", "pt") as file:
+        before = file.get_tensor("model.embed_tokens.weight")[[full[token] for token in own]]
+    after = small.cut_embeddings(base, tokenizer, 64)[[*own.values()]]
+    alike = [torch.corrcoef(x - x.mean(0))[0, 1:] for x in (before, after)]
+    assert torch.allclose(*alike, atol=1e-3)  # with all directions kept, nothing but scale and rotation changes
+
+
+def test_training_lowers_the_loss_and_reports_progress(monkeypatch, capsys):
+    monkeypatch.setattr(torch, "compile", lambda f, **_: f)
+    monkeypatch.setattr(small, "PRINT_EVERY", 10)
+    model = small.new_model(40, 64, 1, seed=0)
+    ids, parts = torch.arange(5, 37).view(2, 16), []
+
+    def loss_of(ids):
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        return loss, {"loss": loss.detach()}
+
+    def batch_of(done):
+        parts.append(done)
+        return (ids,)
+
+    made = small.train(
+        model, (), batch_of, loss_of, tokens=32 * 60, minutes=5, lr=1e-2, check=lambda: "checked"
+    )
+    assert made["steps"] == 60 and made["loss"] < 2.0  # it begins at ln 40 = 3.7
+    assert parts == pytest.approx([k / 60 for k in range(60)])
+    assert "checked" in capsys.readouterr().out
+
+
+def test_a_policy_learns_the_tokens_of_replies_alone(tokenizer):
+    line = texts.Line("I put the blue kettle on the stove.", replies=[("ask", "What was the kettle like?")])
+    talk = dialogues.Talk(texts.Person("x", [line], []), random.Random(0), [], 1.0)
+    ids, weights = make_policy.Encoder(tokenizer).encode(talk, 1)
+    assert tokenizer.decode(ids[weights > 0].tolist(), skip_special_tokens=False) == "What was the kettle like?<|end|>"
+    assert " kettle" in tokenizer.decode(ids[weights == make_policy.ECHO_WEIGHT].tolist())
+
+
+@pytest.mark.parametrize("done", [0.0, 0.95])
+def test_learned_tokens_are_those_after_their_places(done):
+    ids, weights = np.arange(5000), np.tile(np.array([0, 0, 1], dtype=np.float32), 1667)[:5000]
+    rows, before, wanted, weight = make_policy.windows(ids, weights, 2048, 0)(done)
+    learned = weight > 0
+    assert rows.shape[1] == (make_policy.LONG_ROW if done > 0.9 else make_policy.SHORT_ROW)
+    assert learned.sum() > 600
+    assert torch.equal(rows.flatten()[before[learned]] + 1, wanted[learned])

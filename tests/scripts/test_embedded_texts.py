@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import random
@@ -24,10 +23,8 @@ sys.path.insert(0, str(ROOT / "scripts" / "embedded"))
 
 import corpus  # noqa: E402
 import dialogues  # noqa: E402
-import documents  # noqa: E402
+import kinds  # noqa: E402
 import nouns  # noqa: E402
-import small  # noqa: E402
-import tasks  # noqa: E402
 import texts  # noqa: E402
 
 EMPATHY = ROOT / "mapo" / "domains" / "empathy"
@@ -132,38 +129,6 @@ def test_no_train_scenario_shares_seven_words_with_a_held_out_one(name):
     assert not [line for line in scenario_lines(name) if sevens(line) & held_out_grams()]
 
 
-def test_a_document_is_read_back_as_it_was_written():
-    person = WRITTEN[0]
-    _, text = documents.document(person, random.Random(0))
-    back = documents.parse("again", text + "\n")
-    known = {line.text: line for line in person.lines}
-    assert {line.text for line in back.of_mood("story")} == {x.text for x in person.of_mood("story")}
-    for line in back.lines:
-        original = known[line.text]
-        assert (line.mood, line.feeling, line.shown) == (original.mood, original.feeling, original.shown)
-        assert set(line.replies) <= set(original.replies)
-
-
-def test_what_a_writer_got_wrong_is_left_out():
-    rows = [f"person: This is line number {n} of the story." for n in range(6)]
-    bad = [
-        "ask: lower case?",
-        "ask: This is line number 5 of the story.",
-        "noise",
-        "ask: What is it about?",
-        "ask: cut",
-    ]
-    person = documents.parse("x", "\n".join([*rows, *bad]))
-    assert person.lines[-1].replies == [("ask", "What is it about?")]
-    assert documents.parse("short", "person: Hello there, you.\nask: What?\n") is None
-
-
-def test_the_first_person_with_an_opening_line_is_kept():
-    openings = {"a": "Hello.", "b": "Good morning.", "c": "Hello.", "d": "Good night."}
-    people = [texts.Person(name, [texts.Line(opening)], []) for name, opening in openings.items()]
-    assert [person.id for person in corpus.with_new_openings(people)] == ["a", "b", "d"]
-
-
 @pytest.mark.parametrize(
     ("kind", "trust", "threshold", "expected"),
     [
@@ -225,15 +190,6 @@ def test_made_up_words_keep_number_and_are_rarely_known_nouns():
     assert sum(word in nouns.nouns()[0] for word in words) < 10
 
 
-def test_batches_are_full_and_have_few_shapes():
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(2, 2000, 3000).tolist()
-    drawn = [group for group, _ in zip(small.batches(lengths, 8192, rng), range(200), strict=False)]
-    shapes = {small.padded([np.ones(lengths[i]) for i in group]).shape for group in drawn}
-    assert len(shapes) <= len(small.WIDTHS)
-    assert all(rows * width > 8192 - width for rows, width in shapes)
-
-
 def test_exchanged_nouns_agree_between_line_and_reply():
     line = texts.Line("I sold a bicycle.", replies=[("ask", "What was the bicycle like?")])
     assert "bicycle" in nouns.known_nouns(line.text)
@@ -266,43 +222,6 @@ def test_another_word_is_never_the_same(word):
 )
 def test_a_reply_that_repeats_itself_is_noticed(reply, expected):
     assert dialogues.repeats_itself(reply) is expected
-
-
-def test_a_policys_reply_with_an_invented_word_is_nonsense(tmp_path):
-    line = "I sold the zither, Mr Orbonne."
-    replies = [("ask", "Who plays the zithers now, Orbonne?"), ("ask", "What did the zitherling cost?")]
-    with gzip.open(tmp_path / "kinds.jsonl.gz", "wt") as file:
-        file.write(json.dumps({"line": line, "replies": replies}) + "\n")
-    assert corpus.policy_replies([tmp_path / "kinds.jsonl.gz"]) == {
-        line: [replies[0], ("nonsense", replies[1][1])]
-    }
-
-
-def test_generated_replies_without_sense_become_examples_of_nonsense(tmp_path):
-    good, bad, unread = "What did it cost you?", "The boat is the price.", "How long was it?"
-    lines = [
-        texts.Line(f"I sold boat number {k}.", replies=[("ask", r) for r in (good, bad, unread)])
-        for k in range(5)
-    ]
-    with gzip.open(tmp_path / "sense.jsonl.gz", "wt") as file:
-        for line in lines:
-            file.write(json.dumps({"line": line.text, "replies": [[good, 0.9], [bad, 0.1]]}) + "\n")
-    sense = corpus.senses([tmp_path / "sense.jsonl.gz"])
-    kept = lambda line, reply: sense.get((line, reply), 0.0) >= corpus.SENSIBLE  # noqa: E731
-    (person,) = corpus.with_replies([texts.Person("x", lines, [])], kept)
-    assert [line.replies for line in person.lines] == [[("ask", good)]] * 5
-    assert corpus.with_replies([texts.Person("x", lines[:4], [])], kept) == []
-    with gzip.open(tmp_path / "kinds.jsonl.gz", "wt") as file:
-        file.write(json.dumps({"line": lines[0].text, "replies": [("ask", good), ("ask", bad)]}) + "\n")
-    named = corpus.policy_replies([tmp_path / "kinds.jsonl.gz"], sense)
-    assert named == {lines[0].text: [("ask", good), ("nonsense", bad)]}
-
-
-def test_labelled_replies_are_of_people_that_models_may_learn_from():
-    rows = [json.loads(row) for row in (texts.HERE / "sense.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert {row["sense"] for row in rows} == {0, 1} and {row["by"] for row in rows} == {"policy", "writer"}
-    held_out = {line.text for person in texts.held_out_people() for line in person.of_mood("story")}
-    assert not held_out & {line for row in rows for line in row["lines"]}
 
 
 def test_articles_follow_exchanged_nouns():
@@ -346,77 +265,44 @@ def test_a_policys_replies_count_as_the_kinds_they_were_named():
     assert found["Stop it now."] == ("order", dialogues.HARM["order"])
 
 
-def test_replies_and_kinds_are_read_back_as_they_were_written():
-    replies = [("ask", "What did it cost?"), ("room", "Take your time.")]
-    assert documents.read_replies(documents.replies_answer(replies), "I sold the car.") == replies
-    kinds = ["ask", "nonsense", "room"]
-    assert documents.read_kinds(documents.kinds_answer(kinds), 3) == kinds
-    assert documents.read_kinds("1: ask\n2: lamp\n9: room\n\nx", 3) == ["ask", "", ""]
-
-
-def test_the_writing_model_never_sees_held_out_people():
-    held = {line.text for person in texts.held_out_people() for line in person.lines}
-    assert len(held) > 1000
-    known = {line.text for person in texts.known_people() for line in person.lines}
-    pairs = tasks.training_pairs(random.Random(0))
-    rows = {row.partition(": ")[2] for pair in pairs for text in pair for row in text.split("\n")}
-    assert len(rows & known) > 10_000
-    assert not {text for text in rows & (held - known) if len(text) > 60}
-
-
-def test_spoiled_replies_are_named_nonsense():
-    person = texts.known_people()[0]
-    line, lines = next(tasks.in_context(person))
-    written = {text for _, text in line.replies}
-    for seed in range(50):
-        request, answer = tasks.kinds_pair(person, line, lines, texts.known_people(), random.Random(seed))
-        texts_shown = [row.partition(": ")[2] for row in request.split("\n")[len(lines) : -1]]
-        kinds = documents.read_kinds(answer, len(texts_shown))
-        assert [text in written for text in texts_shown] == [kind != "nonsense" for kind in kinds]
-
-
-def test_wanted_replies_suit_the_line():
-    jobs = [job for job, _ in zip(tasks.reply_jobs(0), range(3000), strict=False)]
-    assert len({(job.person, job.line) for job in jobs}) == len(jobs)
-    assert all(job.text in job.request for job in jobs)
-    early = [job.request.rsplit("\n", 1)[1] for job in jobs if job.line < 3]
-    assert not [request for request in early if "link" in request or "step" in request]
-
-
 def test_dialogues_are_reproducible():
     one, two = (dialogues.Talk(WRITTEN[3], random.Random(5), WRITTEN, 0.4, 0.2).play(20) for _ in range(2))
     assert one == two
 
 
-def test_someone_who_was_told_several_times_belongs_to_one_part(monkeypatch):
-    monkeypatch.setattr(corpus, "known_people", list)
-    told = [person for person in texts.train_scenarios()[:5] for _ in range(3)]
-    even, odd = ([person.id for person in corpus.split(part, told)[1]] for part in ("even", "odd"))
-    assert not set(even) & set(odd)
-    assert sorted(even + odd) == sorted(person.id for person in told)
+def test_verdicts_are_on_replies_to_people_that_models_may_learn_from():
+    rows = corpus.verdicts()
+    assert {row["sense"] for row in rows} - set(texts.KINDS) == {0, 1}
+    assert {row["by"] for row in rows} == {"policy", "writer"}
+    held_out = {line.text for person in texts.held_out_people() for line in person.of_mood("story")}
+    assert not held_out & {line for row in rows for line in row["lines"]}
 
 
-def test_short_replies_are_asked_for_as_such_and_join_the_lines_they_are_for(tmp_path):
-    short, long = "What did the boat cost?", "What did the boat cost you then, and who was it that paid?"
-    people = [
-        texts.Person(
-            "x", [texts.Line(f"I sold boat number {k}.", replies=[("ask", long)]) for k in range(6)], []
-        )
+def test_a_verdict_of_sense_needs_a_kind(monkeypatch):
+    rows = [
+        {"lines": ["Hello.", "I sold it."], "reply": reply, "sense": sense}
+        for reply, sense in (("Who bought it?", 1), ("The of it.", 0), ("Buy it back.", "order"))
     ]
-    jobs = list(tasks.short_jobs(people, 0))
-    assert [lines[-1] for lines, _ in jobs] == [line.text for line in people[0].lines]
-    assert all("Write one short reply of each kind: " in request for _, request in jobs)
-    with gzip.open(tmp_path / "short.jsonl.gz", "wt") as file:
-        for lines, _ in jobs:
-            file.write(json.dumps({"lines": lines, "replies": [["ask", short]]}) + "\n")
-    corpus.with_short_replies(people, [tmp_path / "short.jsonl.gz"])
-    assert all(line.replies == [("ask", long), ("ask", short)] for line in people[0].lines)
-    (kept,) = corpus.with_replies(people, lambda _, reply: documents.is_short(reply))
-    assert all(line.replies == [("ask", short)] for line in kept.lines)
+    monkeypatch.setattr(corpus, "verdicts", lambda: rows)
+    named = corpus.policy_replies(lambda line, reply: f"{line} {reply}")
+    assert named == {
+        "I sold it.": [
+            ("I sold it. Who bought it?", "Who bought it?"),
+            ("nonsense", "The of it."),
+            ("order", "Buy it back."),
+        ]
+    }
 
 
-def test_the_writing_model_learns_short_replies_as_such():
-    pairs = [pair for pair in tasks.training_pairs(random.Random(0)) if "Write one short reply" in pair[0]]
-    replies = [row.partition(": ")[2] for _, answer in pairs for row in answer.split("\n")]
-    assert len(pairs) > 1000
-    assert all(map(documents.is_short, replies))
+def test_the_parts_share_nobody():
+    (even, held), (odd, _) = corpus.split("even"), corpus.split("odd")
+    ids = [{person.id for person in people} for people in (even, odd, held)]
+    assert len(set().union(*ids)) == sum(map(len, ids)) > 2000
+
+
+def test_the_kind_of_most_written_replies_is_named_from_their_words():
+    people = corpus.sayable_replies(texts.known_people()[:300])
+    name = kinds.train_namer(people[:240])
+    pairs = [(line.text, *pair) for p in people[240:] for line in p.lines for pair in line.replies]
+    right = sum(name(line, reply) == kind for line, kind, reply in pairs)
+    assert right / len(pairs) > 0.6  # there are 15 kinds
