@@ -276,3 +276,9 @@ class Unread:
 
     async def read(self, request):
         raise AssertionError(request)
+
+
+def test_the_shipped_judge_is_refused_where_people_are_models():
+    models = {"user": ModelSpec("big"), "judge": ModelSpec("local:pocket-judge")}
+    with pytest.raises(InputError, match="replies to scripted people"):
+        check_trained_roles(models, Rubric.load("empathy"))
