@@ -51,7 +51,9 @@ class ScoreContext:
             return ""
         if self.world:
             return world_notice([self.world])
-        return scripted_notice([self.domain], f"{_joined(roles)} {'is' if len(roles) == 1 else 'are'} scripted")
+        return scripted_notice(
+            [self.domain], f"{_joined(roles)} {'is' if len(roles) == 1 else 'are'} scripted"
+        )
 
     @property
     def prompts_note(self) -> str:

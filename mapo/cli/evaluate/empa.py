@@ -157,7 +157,7 @@ def empa(
     """Run the EMPA sandbox: long dialogues with simulated users, scored by EPM-Q.
 
     Without --agents-model, user, director and judge are scripted: a test world whose scores say nothing
-    about real conversations.
+    about real conversations. With --judge-model alone, a model judges the replies to scripted people.
 
     Exit status: 0 success; 1 some dialogues broke (run again with --resume); 2 the run could not continue;
     130 or 143 it was stopped by a signal.
