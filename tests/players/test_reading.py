@@ -278,6 +278,12 @@ class Unread:
         raise AssertionError(request)
 
 
+def test_the_shipped_judge_learned_the_rubric_as_it_is():
+    judge = ModelSpec("local:pocket-judge")
+    check_trained_roles({"judge": judge}, Rubric.load("empathy"))
+    assert is_read_out(judge, "judge")
+
+
 def test_the_shipped_judge_is_refused_where_people_are_models():
     models = {"user": ModelSpec("big"), "judge": ModelSpec("local:pocket-judge")}
     with pytest.raises(InputError, match="replies to scripted people"):
