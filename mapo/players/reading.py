@@ -130,7 +130,7 @@ def check_starts(models: Mapping[str, ModelSpec], unknown: Collection[str]) -> N
                 f"{counted(len(unknown), 'scenario')} without start levels, such as {min(unknown)}, and a "
                 "trained judge cannot fill in start forms",
                 where=spec.model,
-                fix="Give start levels (scenarios.start_levels in a config, --start-levels), or another judge",
+                fix="Give start levels (scenarios.start_levels or --start-levels), or another judge",
             )
 
 
