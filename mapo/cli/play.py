@@ -27,7 +27,10 @@ def play(
     scenarios: Annotated[str, typer.Option(help="Set of scenarios to choose from.")] = "builtin:train",
     domain: Domain = None,
     model: Annotated[
-        str, typer.Option(help="Policy if you play the user: a model, local:FOLDER or scripted:NAME.")
+        str,
+        typer.Option(
+            help="Policy if you play the user: a model, local:FOLDER (local:pocket) or scripted:NAME."
+        ),
     ] = "scripted:honest",
     base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     body: Body = None,
@@ -37,13 +40,24 @@ def play(
     agents_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     agents_body: AgentsBody = None,
     judge_model: Annotated[
-        str | None, typer.Option(help="Model for the judge alone: a name, or local:FOLDER.")
+        str | None,
+        typer.Option(help="Model for the judge alone: a name, or local:FOLDER (local:pocket-judge)."),
     ] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     judge_panel: JudgePanel = None,
     key_env: Annotated[str, typer.Option(help="Environment variable with the API key.")] = "OPENAI_API_KEY",
-    temperature: Annotated[float, typer.Option(min=0.0, help="The policy's temperature.")] = 1.0,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="The policy's temperature (default: 1; local:pocket 0.7)."),
+    ] = None,
     top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Token limit of the policy's replies (default: 512; local:pocket 32)."),
+    ] = None,
+    no_system: Annotated[
+        bool, typer.Option("--no-system", help="Send the policy no system prompt (default for local:pocket).")
+    ] = False,
     seed: Annotated[
         int | None,
         typer.Option(help="Seed of the scripted roles and of the choice of a scenario (default: random)."),
@@ -62,6 +76,7 @@ def play(
     from mapo.body_fields import body_option
     from mapo.domain_folders import domain_folder
     from mapo.errors import AnswerError, InputError
+    from mapo.local_model.shipped import reply_defaults
     from mapo.measure.rubric import Rubric
     from mapo.models.chat import Sampling
     from mapo.players.casting import with_judge_panel, with_sampling
@@ -73,6 +88,7 @@ def play(
     from mapo.sandbox.rollout import Rules
     from mapo.sandbox.rollout import play as play_one
     from mapo.scenarios.sets import load_scenarios
+    from mapo.scripted.world import world_notice, world_of
 
     if role not in ("policy", "user", "helper"):  # helper: the policy's former name
         raise InputError(f"--as is '{role}'", fix="Use policy or user")
@@ -90,9 +106,16 @@ def play(
     models = with_judge_panel(_cast(agents, PartialSpec(judge_model, judge_base_url)), judge_panel)
     roles = with_sampling(models, **dict.fromkeys(models or ("user", "director", "judge"), others))
     check_models(models_by_role(roles).values())
-    chosen = known[name]
+    chosen, policy_spec = known[name], ModelSpec(model, base_url, key_env, own)
+    defaults = reply_defaults(policy_spec.local)
     rubric = Rubric.load(domain_folder(chosen.domain))
-    rules = Rules(rubric, system=policy_system, temperature=temperature, top_p=top_p)
+    rules = Rules(
+        rubric,
+        system=policy_system if defaults.system and not no_system else None,
+        temperature=defaults.temperature if temperature is None else temperature,
+        top_p=top_p,
+        max_tokens=max_tokens or defaults.max_tokens,
+    )
     person = chosen.persona
     typer.echo(printable(f"{person.name}, {person.age}: {chosen.topic}"))
     axes = ", ".join(f"{axis.title.lower()} ({axis.key})" for axis in rubric.axes)
@@ -107,10 +130,11 @@ def play(
             job = Job(chosen, id=f"play-{chosen.id}", seed=seed or 0)
             cast = (await session.casting(roles, rubric, chosen.domain))(job)
             if roles:
-                typer.echo(printable(f"Judge: {cast.names['judge']}\n"))
+                typer.echo(printable(f"Judge: {cast.names['judge']}"))
+            if world := world_of(rubric.name, cast.names):
+                typer.echo(f"{world_notice([world])}\n")
             policy: Chat = _HumanPolicy()
             if role == "user":
-                policy_spec = ModelSpec(model, base_url, key_env, own)
                 policy = (await session.policy(policy_spec, chosen.domain))(job)
                 cast = replace(cast, user=_HumanUser(), names={**cast.names, "user": "you"})
                 if policy_spec.scripted is not None:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mapo.errors import InputError, install_hint
+from mapo.local_model.shipped import SHIPPED
 
 FETCHED = {
     "smollm2": Path("models/smollm2-135m-instruct"),
@@ -17,10 +18,17 @@ FETCHED = {
 
 
 def refuse_missing_folder(source: str) -> None:
-    """Raise InputError if `source` is the path of a missing folder rather than a name on the model hub.
+    """Raise InputError if `source` is a shipped model or the path of a folder, which is missing, and not a
+    name on the model hub.
 
     A path starts with ".", "~" or "/", has more than one "/", or is close to the name of a folder here.
     """
+    if source in SHIPPED:
+        raise InputError(
+            f"the shipped model '{source}' is missing from this installation",
+            where=str(SHIPPED[source]),
+            fix="Install mapo again or, in a checkout, restore the folder",
+        )
     path = Path(source).expanduser()
     if path.is_file():
         raise InputError(

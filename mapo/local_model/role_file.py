@@ -88,10 +88,11 @@ def check_role(file: RoleFile, role: str, rubric: Rubric, where: str) -> None:
             fix=f"Use another model as {role}",
         )
     if file.rubric_sha != rubric_fingerprint(rubric):
+        scripted = ". In a config, roles.judge.model='' is the scripted judge" if role == "judge" else ""
         raise InputError(
             f"the {role} was trained for the rubric '{file.rubric}' as it was then, not for '{rubric.name}'",
             where=where,
-            fix="Train it on recordings of this rubric, or use another model",
+            fix=f"Train it on recordings of this rubric, or use another model{scripted}",
         )
     if file.layout != LAYOUT and (role, file.layout) != ("judge", BRIEF):
         raise InputError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mapo.body_fields import compact_body
+from mapo.local_model.shipped import local_folder
 
 if TYPE_CHECKING:
     from mapo.players.spec import ModelSpec
@@ -34,7 +35,7 @@ def body_entry(spec: ModelSpec, key: str = "body") -> dict[str, str]:
 
 
 def _weights_of(spec: ModelSpec) -> str | None:
-    folder = Path(spec.local).expanduser() if spec.local else None
+    folder = local_folder(spec.local) if spec.local else None
     return fingerprint(folder) if folder is not None and folder.is_dir() else None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mapo.errors import InputError
 from mapo.local_model.requirements import FETCHED, refuse_missing_folder
-from mapo.local_model.shipped import SHIPPED
+from mapo.local_model.shipped import SHIPPED, local_folder
 from mapo.players.spec import KEY_ENV, ModelSpec
 from mapo.runs.kind import refuse_run_as_model
 from mapo.text import counted
@@ -115,9 +115,9 @@ def _large_on_cpu(folder: Path) -> str:
 
 def _check_source(source: str) -> Path | None:
     """Return the folder of a model, or None if it is on the model hub. Raise InputError if it is nowhere."""
-    if source in SHIPPED:
+    folder = local_folder(source)
+    if source in SHIPPED and folder.is_dir():
         return None
-    folder = Path(source).expanduser()
     if folder.is_dir():
         refuse_run_as_model(source)
         if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):

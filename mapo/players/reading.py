@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
+from mapo.config import SHIPPED_JUDGE
 from mapo.errors import InputError
 from mapo.local_model.forms import form_tokens
 from mapo.measure.calibration import IDENTITY, Calibration
@@ -96,12 +97,19 @@ def role_file_of(spec: ModelSpec) -> RoleFile | None:
 
 
 def check_trained_roles(models: Mapping[str, ModelSpec], rubric: Rubric) -> None:
-    """Raise InputError if a model was trained for another role than its own or for another rubric, or cannot
-    answer as is set. `models` are the models by role: user, director, ranker, or any judge."""
+    """Raise InputError if a model was trained for another role than its own, for another rubric or for other
+    people, or cannot answer as is set. `models` are the models by role: user, director, ranker, or any
+    judge."""
     from mapo.local_model.role_file import check_role
 
     for role, spec in models.items():
         kind = role_kind(role)
+        if kind == "judge" and "user" in models and spec.local == SHIPPED_JUDGE:
+            raise InputError(
+                f"the {role} was trained on replies to scripted people, but the user is a model",
+                where=spec.model,
+                fix="Name another judge. In a config, roles.judge.model='' leaves it to roles.everyone",
+            )
         is_read_out(spec, kind)
         if file := role_file_of(spec):
             check_role(file, kind, rubric, spec.model)
@@ -122,7 +130,7 @@ def check_starts(models: Mapping[str, ModelSpec], unknown: Collection[str]) -> N
                 f"{counted(len(unknown), 'scenario')} without start levels, such as {min(unknown)}, and a "
                 "trained judge cannot fill in start forms",
                 where=spec.model,
-                fix="Give start levels: scenarios.start_levels in a config, or --start-levels",
+                fix="Give start levels (scenarios.start_levels or --start-levels), or another judge",
             )
 
 

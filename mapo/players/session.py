@@ -119,6 +119,7 @@ class ModelSession:
         Scripted policies belong to a domain and are rejected without one.
         """
         from mapo.local_model.requirements import require_torch
+        from mapo.local_model.shipped import SHIPPED
         from mapo.models.cache import MODES
         from mapo.models.endpoint import Endpoint
         from mapo.runs.kind import refuse_run_as_model
@@ -140,7 +141,8 @@ class ModelSession:
                     )
                 scripted_policy(domain, spec.scripted)
             elif spec.local is not None:
-                refuse_run_as_model(spec.local)
+                if spec.local not in SHIPPED:
+                    refuse_run_as_model(spec.local)
                 require_torch()
             else:
                 Endpoint(spec.model, spec.base_url, key_env=spec.key_env)

@@ -12,7 +12,7 @@ from mapo.sandbox.prompting import OWN_NAME
 from mapo.scenarios.sets import BUILTIN, MANIFEST, SPLITS, read_manifest
 from mapo.scoring.reference import reference_text
 from mapo.scoring.result import Result
-from mapo.scripted.world import SCRIPTED, World, scripted_notice, world_of
+from mapo.scripted.world import SCRIPTED, World, scripted_notice, world_notice, world_of
 from mapo.types import Dialogue
 
 UNKNOWN = "unknown"
@@ -49,7 +49,11 @@ class ScoreContext:
         roles = self.scripted_roles
         if not {"user", "judge"} & set(roles):
             return ""
-        return scripted_notice([self.domain], f"{_joined(roles)} {'is' if len(roles) == 1 else 'are'}")
+        if self.world:
+            return world_notice([self.world])
+        return scripted_notice(
+            [self.domain], f"{_joined(roles)} {'is' if len(roles) == 1 else 'are'} scripted"
+        )
 
     @property
     def prompts_note(self) -> str:

@@ -1,7 +1,8 @@
 """Reference scores of test worlds, for tables and for lines in charts.
 
 They are stored beside the domain (`reference.json`) and measured by `scripts/reference_scores.py`. Each holds
-for one judge of the scripted people; a score under another judge must not be compared with it.
+for one judge of the scripted people; a score under another judge must not be compared with it. For a judge
+that is a model, it holds for these weights: a test fails if the shipped judge changes and its scores do not.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class ReferenceScore:
     dialogues: int = 0
     passes: int = 0
     judge: str = SCRIPTED
+    judge_weights: str = ""
+    """The fingerprint of a judge that is a model, in whose world alone the value holds."""
     chart: bool = True
     """Whether charts draw it as a line."""
 

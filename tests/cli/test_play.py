@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mapo.cli.play import _cast, _show
+from mapo.local_model.shipped import ReplyDefaults, reply_defaults
 from mapo.measure.rubric import Rubric
 from mapo.players.spec import ModelSpec, PartialSpec
 from mapo.scenarios.sets import domain_folder
@@ -50,6 +51,21 @@ def test_play_with_models_and_a_judge_that_fails():
             typed="Hello there, you.\n\n",
         )
     assert done.returncode == 0 and "[not judged:" in done.stdout
+
+
+def test_the_policy_may_do_without_a_system_prompt():
+    with LoopbackServer(lambda _: "I see.", record=True) as server:
+        told = ("--as", "user", "--model", "small", "--base-url", server.base_url)
+        for more in ((), ("--no-system", "--max-tokens", "9")):
+            mapo("play", "career-night-ward", "--scenarios", "builtin:all", *told, *more, typed="\n")
+    plain, short = server.bodies[0], server.bodies[-1]
+    assert plain["messages"][0]["role"] == "system"
+    assert short["messages"][0]["role"] == "user" and 9 in short.values()
+
+
+def test_the_shipped_policy_replies_as_it_learned_to():
+    assert reply_defaults("pocket") == ReplyDefaults(temperature=0.7, max_tokens=32, system=False)
+    assert reply_defaults("models/other") == reply_defaults(None) == ReplyDefaults(1.0, 512, True)
 
 
 def test_play_with_models_that_think():

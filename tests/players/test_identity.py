@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mapo.local_model import shipped
 from mapo.players.identity import fingerprint, identity, moved
 from mapo.players.spec import ModelSpec
 
@@ -35,14 +36,19 @@ def test_a_folder_has_weights_and_an_endpoint_an_address(tmp_path, monkeypatch):
     folder = model(tmp_path / "a")
     found = identity(model=ModelSpec(f"local:{folder}"), judge=ModelSpec("big", "http://x:1/v1/"), user=None)
     assert found == {"addresses": {"judge": "http://x:1/v1"}, "weights": {"model": fingerprint(folder)}}
-    assert (
-        identity(model=ModelSpec("local:pocket"))
-        == {"addresses": {}}
-        == identity(model=ModelSpec("scripted:honest"))
-    )
+    assert identity(model=ModelSpec("scripted:honest")) == {"addresses": {}}
     assert identity(model=ModelSpec("m"))["addresses"] == {"model": "https://api.openai.com/v1"}
     monkeypatch.setenv("OPENAI_BASE_URL", "http://y/v1")
     assert identity(model=ModelSpec("m"))["addresses"] == {"model": "http://y/v1"}
+
+
+def test_a_shipped_model_is_the_folder_of_the_package_and_not_one_here(tmp_path, monkeypatch):
+    packaged = model(tmp_path / "packaged")
+    model(tmp_path / "pocket-judge", b"other weights")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(shipped.SHIPPED, "pocket-judge", packaged)
+    found = identity(judge=ModelSpec("local:pocket-judge"))
+    assert found == {"addresses": {}, "weights": {"judge": fingerprint(packaged)}}
 
 
 def test_a_move_is_told_and_a_manifest_without_addresses_tells_nothing():

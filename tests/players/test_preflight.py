@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from mapo.errors import EndpointError, InputError
+from mapo.local_model.shipped import SHIPPED
 from mapo.players.preflight import check_endpoints, check_models, check_processes, enumeration
 from mapo.players.spec import ModelSpec
 from mapo.testing.server import LoopbackServer
@@ -140,6 +141,14 @@ def test_a_config_that_needs_a_gpu_is_refused_without_one(monkeypatch):
     with pytest.raises(InputError, match="needs a GPU"):
         check_models([ModelSpec("local:pocket")], device="cuda")
     assert check_models([ModelSpec("local:pocket")], device="cpu") == []
+
+
+def test_a_shipped_model_that_is_missing_is_not_looked_for_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setitem(SHIPPED, "pocket", tmp_path / "missing")
+    (tmp_path / "pocket").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="'pocket' is missing from this installation"):
+        check_models([ModelSpec("local:pocket")])
 
 
 @pytest.mark.parametrize(("processes", "device"), [(2, "cuda"), (2, "auto"), (9, "auto")])

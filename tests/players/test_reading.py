@@ -276,3 +276,15 @@ class Unread:
 
     async def read(self, request):
         raise AssertionError(request)
+
+
+def test_the_shipped_judge_learned_the_rubric_as_it_is():
+    judge = ModelSpec("local:pocket-judge")
+    check_trained_roles({"judge": judge}, Rubric.load("empathy"))
+    assert is_read_out(judge, "judge")
+
+
+def test_the_shipped_judge_is_refused_where_people_are_models():
+    models = {"user": ModelSpec("big"), "judge": ModelSpec("local:pocket-judge")}
+    with pytest.raises(InputError, match="replies to scripted people"):
+        check_trained_roles(models, Rubric.load("empathy"))

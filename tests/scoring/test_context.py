@@ -8,6 +8,8 @@ import pytest
 
 from mapo.domain_folders import SHIPPED
 from mapo.errors import RecordError
+from mapo.local_model.shipped import POCKET_JUDGE
+from mapo.players.identity import fingerprint
 from mapo.scenarios.sets import load_scenarios
 from mapo.scoring import reference
 from mapo.scoring.context import ScoreContext, scenario_set
@@ -116,6 +118,13 @@ def test_charts_draw_two_reference_lines_and_none_for_model_roles():
     assert [line.name for line in reference_lines(World("empathy"))] == ["no_change", "honest"]
     assert [line.name for line in reference_lines(World("empathy", "my-judge"))] == ["no_change"]
     assert reference_lines(None) == ()
+
+
+def test_references_of_the_shipped_judge_belong_to_its_weights():
+    """After a change of the judge: python scripts/reference_scores.py."""
+    scores = [s for s in reference_scores(World("empathy", "pocket-judge")) if s.judge == "pocket-judge"]
+    assert {score.name for score in scores} == {"silent", "honest", "listener"}
+    assert {score.judge_weights for score in scores} == {fingerprint(POCKET_JUDGE)}
 
 
 @pytest.mark.parametrize("text", ["{", '{"schema": "mapo.reference/9", "scores": []}', '{"schema": "x"}'])

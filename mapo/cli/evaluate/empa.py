@@ -60,7 +60,11 @@ def empa(
     agents_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
     agents_body: AgentsBody = None,
     judge_model: Annotated[
-        str | None, typer.Option(help="Model for the judge (default: --agents-model).")
+        str | None,
+        typer.Option(
+            help="Model for the judge (default: --agents-model). local:pocket-judge: the shipped one, for "
+            "scripted people."
+        ),
     ] = None,
     judge_base_url: Annotated[str | None, typer.Option(help=f"Its endpoint {_SAME}.")] = None,
     judge_key_env: Annotated[str | None, typer.Option(help=_KEY)] = None,
@@ -119,7 +123,7 @@ def empa(
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0.0, help=f"The policy's temperature (default: 1; {_OWN})."),
+        typer.Option(min=0.0, help=f"The policy's temperature (default: 1; local:pocket 0.7; {_OWN})."),
     ] = None,
     top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
     user_temperature: Annotated[
@@ -129,7 +133,10 @@ def empa(
         float | None, typer.Option(min=0.0, help="The judge's temperature (default: 0).")
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help=f"Token limit of the policy's replies (default: 512; {_OWN}).")
+        int | None,
+        typer.Option(
+            min=1, help=f"Token limit of the policy's replies (default: 512; local:pocket 32; {_OWN})."
+        ),
     ] = None,
     user_max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Token limit of the user's answers (default: 4096).")
@@ -140,7 +147,9 @@ def empa(
     judge_max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Token limit of judgements (default: 4096).")
     ] = None,
-    no_system: Annotated[bool, typer.Option("--no-system", help="Send the policy no system prompt.")] = False,
+    no_system: Annotated[
+        bool, typer.Option("--no-system", help="Send the policy no system prompt (default for local:pocket).")
+    ] = False,
     everything: Annotated[
         bool, typer.Option("--all", help="Also show the nine sub-indices of EPM-Q.")
     ] = False,
@@ -148,7 +157,7 @@ def empa(
     """Run the EMPA sandbox: long dialogues with simulated users, scored by EPM-Q.
 
     Without --agents-model, user, director and judge are scripted: a test world whose scores say nothing
-    about real conversations.
+    about real conversations. With --judge-model alone, a model judges the replies to scripted people.
 
     Exit status: 0 success; 1 some dialogues broke (run again with --resume); 2 the run could not continue;
     130 or 143 it was stopped by a signal.
@@ -197,14 +206,14 @@ def empa(
     templates = _chosen_prompts(prompts, source, domain, chosen, rubric, cast)
     if prompts == EMPA_PROMPTS and model.startswith("local:"):
         say("warning: EMPA's frequency and presence penalties of 0.7 do not apply to a local policy")
-    defaults = _defaults_of(templates)
+    defaults = _defaults_of(templates, policy)
     if intent_user:
         templates = _with_intent_user(templates, cast)
     rules = Rules(
         rubric,
         profile or defaults.profile,
         max_turns=max_turns,
-        system=None if no_system else templates.policy_system,
+        system=templates.policy_system if defaults.system and not no_system else None,
         temperature=defaults.temperature if temperature is None else temperature,
         top_p=top_p,
         max_tokens=max_tokens or defaults.max_tokens,
@@ -237,11 +246,12 @@ def empa(
 
 @dataclass(frozen=True, slots=True)
 class _Defaults:
-    """Defaults of options that depend on the prompts."""
+    """Defaults of options that depend on the prompts and the policy."""
 
     profile: str = "published"
     temperature: float = 1.0
     max_tokens: int = 512
+    system: bool = True
     start_levels: Mapping[str, Mapping[str, int]] | None = None
     goals: Mapping[str, Goal] = field(default_factory=dict)
 
@@ -252,14 +262,16 @@ class _Defaults:
         return {case: goal for case, goal in self.goals.items() if case in same} or None
 
 
-def _defaults_of(prompts: RolePrompts) -> _Defaults:
+def _defaults_of(prompts: RolePrompts, policy: ModelSpec) -> _Defaults:
+    from mapo.local_model.shipped import reply_defaults
     from mapo.sandbox.empa_package.prompts import EmpaPrompts
 
     if not isinstance(prompts, EmpaPrompts):
-        return _Defaults()
+        reply = reply_defaults(policy.local)
+        return _Defaults("published", reply.temperature, reply.max_tokens, reply.system)
     request = prompts.package.policy_request
     levels = prompts.start_levels or None
-    return _Defaults("released", request.temperature, request.max_tokens, levels, prompts.goals)
+    return _Defaults("released", request.temperature, request.max_tokens, True, levels, prompts.goals)
 
 
 def _default_source(prompts: str, cases: str | None) -> tuple[str, str | None]:

@@ -213,6 +213,13 @@ def test_a_scripted_world_is_no_measure_of_its_domains():
     assert world_notice([]) == notice.format("conversation")
 
 
+def test_a_notice_names_the_shipped_judge():
+    small = World("empathy", "pocket-judge")
+    judge = "the judge is a small trained model that comes with mapo (docs/scripted-world.md)."
+    assert world_notice([small]).endswith(f"user and director are scripted, and {judge}")
+    assert world_notice([small, World("empathy")]).endswith(f"are scripted, and for some scores {judge}")
+
+
 def test_one_seed_and_no_steps_can_be_drawn(tmp_path):
     report = analyse([made("mapo", "idr", 0, [5.0, 6.0]), made("turn", "idr", 0, [])])
     assert len(draw(report, tmp_path)) == 2
