@@ -183,7 +183,7 @@ def main() -> None:
     task.add_argument("--untrained", default="local:pocket", help="the policy to compare with")
     task.add_argument("--count", type=int, default=100)
     task.add_argument("--temperature", type=float, default=0.7)
-    task.add_argument("--max-tokens", type=int, default=32)
+    task.add_argument("--max-tokens", type=int, default=48)
     task.add_argument("--seed", type=int, default=0)
     task.add_argument("--out", type=Path, required=True)
     task.set_defaults(run_task=draw)

@@ -19,7 +19,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mapo.config import load_config
 from mapo.measure.stats import t_interval
 
 SCRIPTED = "scripted"
@@ -80,10 +79,16 @@ def score(folder: Path) -> dict[str, Any]:
 def evaluate(policy: str, judge: str, out: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Test a policy under a judge, unless that was done."""
     if not (out / "done").exists():
-        config = load_config(args.config, args.set)
-        words = ["--model", policy, "--scenarios", "builtin:test", "--repeats", args.repeats]
-        words += ["--temperature", config.eval.temperature, "--max-tokens", config.rollout.max_tokens]
-        words += [] if config.rollout.system else ["--no-system"]
+        words = [
+            "--model",
+            policy,
+            "--scenarios",
+            "builtin:test",
+            "--repeats",
+            args.repeats,
+            "--temperature",
+            0.7,
+        ]
         words += [] if judge == SCRIPTED else ["--agents", SCRIPTED, "--judge-model", judge]
         mapo("eval", "empa", *words, "--out", out, *(["--resume"] if out.exists() else []))
         (out / "done").touch()

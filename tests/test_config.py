@@ -252,7 +252,7 @@ def test_a_mistyped_config_is_suggested():
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["reward.steps=expected", "roles.judge.model="],
+        ["reward.steps=expected"],
         ["reward.steps=expected", "roles.agents=llm", "roles.everyone.model=big"],
         [
             "reward.steps=expected",
@@ -272,6 +272,9 @@ def test_expected_steps_with_a_local_judge():
     assert load_config(None, overrides).reward.steps == "expected"
 
 
+SHIPPED_JUDGE = 'extends = "pocket"\n[roles.judge]\nmodel = "local:pocket-judge"\n'
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -282,18 +285,21 @@ def test_expected_steps_with_a_local_judge():
     ],
 )
 def test_the_shipped_judge_leaves_when_other_people_or_another_domain_come(overrides, tmp_path):
-    assert load_config("pocket").roles.judge.model == "local:pocket-judge"
-    assert load_config("pocket", overrides).roles.judge is None
+    config = written(tmp_path, "x.toml", SHIPPED_JUDGE)
+    assert load_config(config).roles.judge.model == "local:pocket-judge"
+    assert load_config(config, overrides).roles.judge is None
 
 
 def test_the_shipped_judge_leaves_a_config_that_extends_its_own(tmp_path):
-    other = written(tmp_path, "x.toml", 'extends = "pocket"\n[scenarios]\ndomain = "tutoring"\n')
+    written(tmp_path, "base.toml", SHIPPED_JUDGE)
+    other = written(tmp_path, "x.toml", 'extends = "base.toml"\n[scenarios]\ndomain = "tutoring"\n')
     assert load_config(other).roles.judge is None
-    same = written(tmp_path, "y.toml", 'extends = "pocket"\n[optim]\nlr = 0.5\n')
+    same = written(tmp_path, "y.toml", 'extends = "base.toml"\n[optim]\nlr = 0.5\n')
     assert load_config(same).roles.judge.model == "local:pocket-judge"
 
 
 def test_a_judge_that_is_named_stays_for_all_people():
     settings = ["roles.agents=llm", "roles.everyone.model=big", "roles.judge.model=local:pocket-judge"]
     assert load_config("pocket", settings).roles.judge.model == "local:pocket-judge"  # players refuse it
-    assert load_config("pocket", ["roles.agents=scripted"]).roles.judge.model == "local:pocket-judge"
+    scripted = ["roles.judge.model=local:pocket-judge", "roles.agents=scripted"]
+    assert load_config("pocket", scripted).roles.judge.model == "local:pocket-judge"

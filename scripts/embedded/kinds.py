@@ -27,7 +27,9 @@ def features(line: str, reply: str) -> list[int]:
 def train_namer(people: Sequence[Person], passes: int = 1) -> Callable[[str, str], str]:
     """Return a function that names the kind of a reply to a line, learned from the replies of `people`."""
     torch.manual_seed(0)
-    pairs = [(features(line.text, r), KINDS.index(k)) for p in people for line in p.lines for k, r in line.replies]
+    pairs = [
+        (features(line.text, r), KINDS.index(k)) for p in people for line in p.lines for k, r in line.replies
+    ]
     bag = torch.nn.EmbeddingBag(BUCKETS, len(KINDS), mode="sum", sparse=True)
     torch.nn.init.zeros_(bag.weight)
     optimizer = torch.optim.Adagrad(bag.parameters(), lr=0.2)

@@ -25,7 +25,18 @@ import torch
 from corpus import TURNS, PolicyReplies, draw_dialogue, in_parallel, policy_replies, split
 from dialogues import SPOILED, Exchange
 from kinds import train_namer
-from small import ASSISTANT, CONTEXT, CPU_ATTENTION, Batch, add_dropout, cut_embeddings, fast, new_model, save, train
+from small import (
+    ASSISTANT,
+    CONTEXT,
+    CPU_ATTENTION,
+    Batch,
+    add_dropout,
+    cut_embeddings,
+    fast,
+    new_model,
+    save,
+    train,
+)
 from texts import KINDS, Person
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
@@ -95,7 +106,11 @@ class Encoder:
 
 
 def draw_row(
-    rng: random.Random, people: Sequence[Person], encoder: Encoder, replies: PolicyReplies, turns: Sequence[int]
+    rng: random.Random,
+    people: Sequence[Person],
+    encoder: Encoder,
+    replies: PolicyReplies,
+    turns: Sequence[int],
 ) -> Row:
     drawn = draw_dialogue(rng, people, replies, rng.choice(turns))
     return encoder.row(drawn.threshold, drawn.exchanges)
@@ -189,18 +204,28 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--policy", type=Path, required=True, help="folder of the policy: tokenizer and shape")
+    parser.add_argument(
+        "--policy", type=Path, required=True, help="folder of the policy: tokenizer and shape"
+    )
     start = parser.add_mutually_exclusive_group(required=True)
     start.add_argument("--start", action="store_true", help="start from the policy's weights")
-    start.add_argument("--base", type=Path, help="start from the word embeddings of SmolLM2-135M-Instruct alone")
-    start.add_argument("--judge", type=Path, help="go on with a judge, as after adding verdicts on what deceives it")
+    start.add_argument(
+        "--base", type=Path, help="start from the word embeddings of SmolLM2-135M-Instruct alone"
+    )
+    start.add_argument(
+        "--judge", type=Path, help="go on with a judge, as after adding verdicts on what deceives it"
+    )
     parser.add_argument("--part", choices=("all", "even", "odd"), default="even", help="people to learn from")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--tokens", type=float, default=10e6, help="tokens to train on")
     parser.add_argument("--minutes", type=float, default=120.0, help="longest time of training")
     parser.add_argument("--dialogues", type=int, default=25000, help="distinct dialogues")
-    parser.add_argument("--width", type=int, default=320, help="width where it does not start from the policy")
-    parser.add_argument("--layers", type=int, default=4, help="layers; of a policy to start from, the first ones")
+    parser.add_argument(
+        "--width", type=int, default=320, help="width where it does not start from the policy"
+    )
+    parser.add_argument(
+        "--layers", type=int, default=4, help="layers; of a policy to start from, the first ones"
+    )
     parser.add_argument("--batch", type=int, default=6144, help="tokens per step")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--lr", type=float, default=1.2e-3)
@@ -258,7 +283,9 @@ def main() -> None:
         hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
         head = model.lm_head.weight
         read = hidden[at]
-        answers = cross_entropy((read @ head[options].T).flatten(0, 1).float(), levels.flatten(), ignore_index=UNKNOWN)
+        answers = cross_entropy(
+            (read @ head[options].T).flatten(0, 1).float(), levels.flatten(), ignore_index=UNKNOWN
+        )
         kind = cross_entropy(kind_head(read[:, 0]).float(), kinds, ignore_index=UNKNOWN)
         next_token = cross_entropy((hidden[text] @ head.T).float(), ids.flatten()[text + 1], ignore_index=0)
         loss = answers + KIND_WEIGHT * kind + TEXT_WEIGHT * next_token
@@ -284,7 +311,13 @@ def main() -> None:
     )
     measured, calibration = measure(model, encoder, options, args.device, fitted, tests, replies)
     print(json.dumps(measured, indent=1), flush=True)
-    made |= {"part": args.part, "people": len(people), "seed": args.seed, "weights": size, "held_out": measured}
+    made |= {
+        "part": args.part,
+        "people": len(people),
+        "seed": args.seed,
+        "weights": size,
+        "held_out": measured,
+    }
     save(model, tokenizer, args.out, made)
     trained_on = {"texts": "scripts/embedded", "part": args.part, "people": len(people)}
     write_role_file(

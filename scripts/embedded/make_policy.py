@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from corpus import in_parallel, sayable_replies, tokenizer_texts
+from corpus import in_parallel, sayable_replies, tokenizer_texts, with_replies
 from dialogues import COMMON, SMALL, Talk
+from documents import is_clean_reply
 from nouns import exchanged
 from small import (
     ASSISTANT,
@@ -38,8 +39,11 @@ from transformers import LlamaForCausalLM
 
 GOODNESS = 0.4
 TURNS = (4, 8, 12, 16)
-SHORT_ROW, LONG_ROW, SHORT_ROWS_UNTIL = 128, 768, 0.87
+SHORT_ROW, LONG_ROW, SHORT_ROWS_UNTIL = 128, 512, 0.87
 """Tokens of a training row. The last part of the training has long rows, so that the model can reply late in a dialogue."""
+ALL_UNTIL = 0.4
+"""Part of the training in which all replies are learned; then only those that stay with what was said."""
+LINE_WEIGHT = 0.2
 ECHO_WEIGHT = 2.0
 """Weight of the words of a reply that the person has just said."""
 
@@ -67,29 +71,26 @@ class Encoder:
                 line = line if replying else set()
             elif replying:
                 weights[place] = ECHO_WEIGHT if token in line else 1.0
-            elif token in self.telling:
-                line.add(token)
+            else:
+                weights[place] = LINE_WEIGHT
+                if token in self.telling:
+                    line.add(token)
         return np.array(ids, dtype=np.int64), weights
 
 
-def windows(ids: np.ndarray, weights: np.ndarray, budget: int, seed: int) -> Callable[[float], Batch]:
-    """Return a function that draws the batch at a part of the training: rows from anywhere in the text, the places before
-    the tokens that are learned, these tokens and their weights."""
+Text = tuple[np.ndarray, np.ndarray]
+"""Ids and their weights in the loss."""
+
+
+def windows(every: Text, sayable: Text, budget: int, seed: int) -> Callable[[float], Batch]:
+    """Return a function that draws the batch at a part of the training: rows from anywhere in the text, with weights."""
     rng = np.random.default_rng(seed)
-    targets = int(budget * float((weights > 0).mean()) * 1.15)
 
     def batch_of(done: float) -> Batch:
+        ids, weights = every if done < ALL_UNTIL else sayable
         width = SHORT_ROW if done < SHORT_ROWS_UNTIL else LONG_ROW
         places = rng.integers(0, len(ids) - width, budget // width)[:, None] + np.arange(width)
-        rows, mine = ids[places], weights[places]
-        mine[:, 0] = 0
-        learned = np.flatnonzero(mine)[:targets]
-        before, wanted = np.zeros((2, targets), dtype=np.int64)
-        weight = np.zeros(targets, dtype=np.float32)
-        before[: len(learned)] = learned - 1
-        wanted[: len(learned)] = rows.ravel()[learned]
-        weight[: len(learned)] = mine.ravel()[learned]
-        return tuple(map(torch.from_numpy, (rows, before, wanted, weight)))
+        return torch.from_numpy(ids[places]), torch.from_numpy(weights[places])
 
     return batch_of
 
@@ -101,7 +102,7 @@ def loss_of_held_out(model: LlamaForCausalLM, encoder: Encoder, people: Sequence
         for person in people:
             ids, weights = encoder.encode(Talk(person, rng, people, GOODNESS), 8)
             row = torch.from_numpy(ids)[None].to(model.device)
-            learned = torch.from_numpy(weights[1:] > 0)
+            learned = torch.from_numpy(weights[1:] >= 1)
             logits = model(input_ids=row, use_cache=False).logits[0, :-1].float().cpu()
             each = torch.nn.functional.cross_entropy(logits, row[0, 1:].cpu(), reduction="none")
             total, count = total + each[learned].sum().item(), count + int(learned.sum())
@@ -131,18 +132,22 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
+    everybody = with_replies(known_people(), is_clean_reply)
     people, held = sayable_replies(known_people()), sayable_replies(held_out_people())
-    tokenizer = cut_tokenizer(args.base, tokenizer_texts(known_people()), args.vocab)
+    tokenizer = cut_tokenizer(args.base, tokenizer_texts(everybody), args.vocab)
     encoder = Encoder(tokenizer)
 
-    def make(rng: random.Random) -> tuple[np.ndarray, np.ndarray]:
-        person = rng.choice(people)
-        if rng.random() < args.exchanged:
-            person = exchanged(person, rng, rng.uniform(0.3, 0.9))
-        return encoder.encode(Talk(person, rng, people, GOODNESS), rng.choice(TURNS))
+    def text_of(people: Sequence[Person], count: int) -> Text:
+        def make(rng: random.Random) -> Text:
+            person = rng.choice(people)
+            if rng.random() < args.exchanged:
+                person = exchanged(person, rng, rng.uniform(0.3, 0.9))
+            return encoder.encode(Talk(person, rng, people, GOODNESS), rng.choice(TURNS))
 
-    rows = in_parallel(make, args.dialogues, f"policy/{args.seed}")
-    ids, weights = (np.concatenate(column) for column in zip(*rows, strict=True))
+        ids, weights = zip(*in_parallel(make, count, f"policy/{args.seed}/{count}"), strict=True)
+        return np.concatenate(ids), np.concatenate(weights)
+
+    every, sayable = text_of(everybody, args.dialogues // 2), text_of(people, args.dialogues)
     model = new_model(tokenizer.get_vocab_size(), args.width, args.layers, args.seed)
     with torch.no_grad():
         model.model.embed_tokens.weight.copy_(cut_embeddings(args.base, tokenizer, args.width))
@@ -150,14 +155,17 @@ def main() -> None:
     model.set_attn_implementation(CPU_ATTENTION if args.device == "cpu" else "sdpa")
     model.to(args.device)
     size = sum(p.numel() for p in model.parameters())
-    print(f"{len(people)} people, {len(ids) / 1e6:.1f}M tokens, {size / 1e6:.2f}M weights", flush=True)
+    print(
+        f"{len(people)} people, {len(every[0]) / 1e6:.1f}M and {len(sayable[0]) / 1e6:.1f}M tokens, {size / 1e6:.2f}M weights",
+        flush=True,
+    )
 
-    def loss_of(
-        ids: torch.Tensor, before: torch.Tensor, wanted: torch.Tensor, weights: torch.Tensor
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)[before]
-        each = torch.nn.functional.cross_entropy(model.lm_head(hidden).float(), wanted, reduction="none")
-        return (each * weights).sum() / weights.sum(), {"loss": (each * (weights > 0)).sum() / (weights > 0).sum()}
+    def loss_of(ids: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()
+        each = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none")
+        weights = weights[:, 1:].flatten()
+        replies = weights >= 1
+        return (each * weights).sum() / weights.sum(), {"replies": (each * replies).sum() / replies.sum()}
 
     def check() -> str:
         save(copy.deepcopy(model), tokenizer, args.out.with_name(args.out.name + "_so_far"), {})
@@ -166,7 +174,7 @@ def main() -> None:
     made = train(
         model,
         (),
-        windows(ids, weights, args.batch, args.seed),
+        windows(every, sayable, args.batch, args.seed),
         loss_of,
         tokens=args.tokens,
         minutes=args.minutes,

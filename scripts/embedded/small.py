@@ -40,7 +40,9 @@ def cut_tokenizer(source: Path, texts: Sequence[str], size: int) -> Tokenizer:
     """Return the tokenizer of the folder `source` with only those of its tokens that are most frequent in `texts`."""
     file = source / "tokenizer.json"
     full = Tokenizer.from_file(str(file))
-    count = Counter(token for row in full.encode_batch(texts, add_special_tokens=False) for token in row.tokens)
+    count = Counter(
+        token for row in full.encode_batch(texts, add_special_tokens=False) for token in row.tokens
+    )
     data = json.loads(file.read_text(encoding="utf-8"))
     merges = [tuple(pair) for pair in data["model"]["merges"]]
     made_from = {a + b: (a, b) for a, b in reversed(merges)}
@@ -72,7 +74,9 @@ def cut_embeddings(source: Path, tokenizer: Tokenizer, width: int) -> torch.Tens
     with safe_open(source / "model.safetensors", "pt") as file:  # type: ignore[no-untyped-call]
         full = file.get_tensor("model.embed_tokens.weight").float()[numbers]
     u, s, _ = torch.linalg.svd(full - full.mean(0), full_matrices=False)
-    turned = (u * s)[:, :width] @ torch.linalg.qr(torch.randn(width, width))[0]  # no direction larger than others
+    turned = (u * s)[:, :width] @ torch.linalg.qr(torch.randn(width, width))[
+        0
+    ]  # no direction larger than others
     return torch.cat([torch.randn(len(MARKS), width), turned / turned.std()]) * EMBEDDING_STD
 
 

@@ -71,7 +71,9 @@ def test_cut_embeddings_keep_what_is_alike(base, tokenizer):
         before = file.get_tensor("model.embed_tokens.weight")[[full[token] for token in own]]
     after = small.cut_embeddings(base, tokenizer, 64)[[*own.values()]]
     alike = [torch.corrcoef(x - x.mean(0))[0, 1:] for x in (before, after)]
-    assert torch.allclose(*alike, atol=1e-3)  # with all directions kept, nothing but scale and rotation changes
+    assert torch.allclose(
+        *alike, atol=1e-3
+    )  # with all directions kept, nothing but scale and rotation changes
 
 
 def test_training_lowers_the_loss_and_reports_progress(monkeypatch, capsys):
@@ -101,7 +103,10 @@ def test_a_policy_learns_the_tokens_of_replies_alone(tokenizer):
     line = texts.Line("I put the blue kettle on the stove.", replies=[("ask", "What was the kettle like?")])
     talk = dialogues.Talk(texts.Person("x", [line], []), random.Random(0), [], 1.0)
     ids, weights = make_policy.Encoder(tokenizer).encode(talk, 1)
-    assert tokenizer.decode(ids[weights > 0].tolist(), skip_special_tokens=False) == "What was the kettle like?<|end|>"
+    assert (
+        tokenizer.decode(ids[weights > 0].tolist(), skip_special_tokens=False)
+        == "What was the kettle like?<|end|>"
+    )
     assert " kettle" in tokenizer.decode(ids[weights == make_policy.ECHO_WEIGHT].tolist())
 
 

@@ -13,7 +13,6 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from mapo.domains.empathy.reading import content, feelings, grams

@@ -135,7 +135,7 @@ def empa(
     max_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1, help=f"Token limit of the policy's replies (default: 512; local:pocket 32; {_OWN})."
+            min=1, help=f"Token limit of the policy's replies (default: 512; local:pocket 48; {_OWN})."
         ),
     ] = None,
     user_max_tokens: Annotated[
