@@ -34,6 +34,7 @@ from small import (
     cut_embeddings,
     fast,
     new_model,
+    options_of,
     save,
     train,
 )
@@ -54,9 +55,9 @@ from mapo.types import Reply, Turn
 ALL_KINDS = (*KINDS, *SPOILED, "senseless")
 TEXT_WEIGHT, KIND_WEIGHT = 0.2, 0.3
 UNKNOWN = -100
-SHORT_ROW, LONG_ROW, SHORT_ROWS_UNTIL = 512, 1536, 0.85
+SHORT_ROW, LONG_ROW, SHORT_ROWS_UNTIL = 512, 1024, 0.88
 """Tokens of a training row. The last part of the training has long rows, with long dialogues in them."""
-SHORT_TURNS, LONG_TURNS = (2, 4, 6), (14, 20)
+SHORT_TURNS, LONG_TURNS = (2, 4, 6), (10, 14)
 TOKENS_PER_TURN = 55
 """Fewest tokens of a turn, on average over a batch."""
 RUBRIC = Rubric.load("empathy")
@@ -312,9 +313,8 @@ def main() -> None:
     measured, calibration = measure(model, encoder, options, args.device, fitted, tests, replies)
     print(json.dumps(measured, indent=1), flush=True)
     made |= {
-        "part": args.part,
         "people": len(people),
-        "seed": args.seed,
+        "options": options_of(args),
         "weights": size,
         "held_out": measured,
     }

@@ -30,6 +30,7 @@ from small import (
     cut_embeddings,
     cut_tokenizer,
     new_model,
+    options_of,
     save,
     train,
 )
@@ -115,7 +116,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--base", type=Path, required=True, help="folder of SmolLM2-135M-Instruct")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--tokens", type=float, default=20e6, help="tokens to train on")
+    parser.add_argument("--tokens", type=float, default=24e6, help="tokens to train on")
     parser.add_argument("--minutes", type=float, default=120.0, help="longest time of training")
     parser.add_argument("--dialogues", type=int, default=50000, help="distinct dialogues")
     parser.add_argument("--exchanged", type=float, default=0.6, help="share of dialogues with other nouns")
@@ -184,9 +185,8 @@ def main() -> None:
     made |= {
         "held_out_loss": round(loss_of_held_out(model, encoder, held), 4),
         "people": len(people),
-        "dialogues": args.dialogues,
         "weights": size,
-        "seed": args.seed,
+        "options": options_of(args),
     }
     print(made)
     save(model, tokenizer, args.out, made)

@@ -6,6 +6,7 @@ for the first time then knows already what other words it is like.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -28,6 +29,8 @@ HEAD = 64
 EMBEDDING_STD = 0.03
 CPU_ATTENTION = "eager"
 """Compiled, it is faster on CPUs than the fused kernel."""
+COMPILED_ROW = 512
+"""Longest row of a compiled step on a CPU: from 768 tokens on, torch 2.13 computes gradients that are not numbers."""
 PRINT_EVERY = 50
 """Steps between two lines of progress."""
 TEMPLATE = (
@@ -144,7 +147,8 @@ def train(
 ) -> dict[str, Any]:
     """Train on `tokens` tokens including padding, for at most `minutes`.
 
-    `batch_of` gets the part of the training that is done; the first tensor of a batch holds the ids. `loss_of` is compiled, once for each shape of batch; `check` returns what
+    `batch_of` gets the part of the training that is done; the first tensor of a batch holds the ids. `loss_of` is compiled, once for each shape of
+    batch; `check` returns what
     is printed at each tenth of the training.
     """
     device = model.device.type
@@ -163,8 +167,9 @@ def train(
         rate = min(1.0, (step + 1) / 100) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * done)))
         for group in optimizer.param_groups:
             group["lr"] = lr * rate
+        run = compiled if device != "cpu" or batch[0].shape[1] <= COMPILED_ROW else loss_of
         with torch.autocast(device, torch.bfloat16):
-            loss, parts = compiled(*batch)
+            loss, parts = run(*batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
@@ -184,6 +189,11 @@ def train(
             print(f"step {step} {min(done, 1):.1%} {shown} {speed:.1f}k tokens/s", flush=True)
     model.eval()
     return {"steps": step, "tokens_seen": seen, **{name: round(value, 4) for name, value in mean.items()}}
+
+
+def options_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of a training, for its record; of paths the last part."""
+    return {name: value.name if isinstance(value, Path) else value for name, value in vars(args).items()}
 
 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path, made: dict[str, Any]) -> None:
