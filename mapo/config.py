@@ -25,8 +25,6 @@ MAX_EXTENDS = 8
 """How many files may extend one another."""
 EMPA_PROMPTS = "empa"
 """The name of the prompts of EMPA's published package."""
-SHIPPED_JUDGE = "pocket-judge"
-"""The judge model that comes with the package, for the scripted people of the default domain."""
 _T = TypeVar("_T")
 
 
@@ -209,7 +207,7 @@ class Roles(_Section):
     @field_validator("judge")
     @classmethod
     def _unset_judge(cls, value: Role | None) -> Role | None:
-        return None if value == Role(model="") else value
+        return None if value is not None and value.model == "" else value
 
     @model_validator(mode="after")
     def _check_role_models(self) -> Roles:
@@ -557,10 +555,6 @@ def load_config(
     if flat:
         set_earlier_defaults(data)
     _drop_excluded(data, {text.partition("=")[0].strip() for text in overrides})
-    changes: dict[str, Any] = {}
-    for override in overrides:
-        _override(changes, override)
-    _drop_shipped_judge(data, changes)
     for override in overrides:
         _override(data, override)
     _resolve_folders(data, Path())
@@ -625,7 +619,6 @@ def _read_layers(path: Path, flat: bool, seen: tuple[Path, ...] = ()) -> dict[st
     inherited = _read_layers(base, flat, seen)
     optim = data.get("optim")
     _drop_excluded(inherited, {f"optim.{key}" for key in optim} if isinstance(optim, dict) else ())
-    _drop_shipped_judge(inherited, data)
     return _merge(inherited, data)
 
 
@@ -644,23 +637,6 @@ def _drop_excluded(data: dict[str, Any], keys: Collection[str]) -> None:
     for key, other in (("optim.steps", "epochs"), ("optim.epochs", "steps")):
         if key in keys and isinstance(section, dict):
             section.pop(other, None)
-
-
-def _drop_shipped_judge(data: Mapping[str, Any], layer: Mapping[str, Any]) -> None:
-    """Remove the shipped judge from `data` if `layer` asks for something that it has not learned: people who
-    are models, or another domain. Then the judge is that of `roles.everyone`, or the domain's scripted one.
-    """
-    asked, known = ({key: _table(d, key) for key in ("roles", "scenarios")} for d in (layer, data))
-    unknown = asked["roles"].get("agents", "scripted") != "scripted" or asked["roles"].get("judges")
-    if not unknown and asked["scenarios"].get("domain", Scenarios().domain) == Scenarios().domain:
-        return
-    if known["roles"].get("judge") == {"model": f"local:{SHIPPED_JUDGE}"}:
-        del data["roles"]["judge"]
-
-
-def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _check_splits(data: Mapping[str, Any], where: str) -> None:

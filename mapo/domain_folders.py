@@ -24,6 +24,8 @@ MAX_BYTES = 1 << 20
 _HOME = Path(str(files("mapo") / "domains"))
 SHIPPED = tuple(sorted(file.parent.name for file in _HOME.glob(f"*/{RUBRIC}")))
 """Names of the domains that come with the package."""
+SHIPPED_JUDGE = "pocket-judge"
+"""The judge model that comes with the package, for the scripted people of the default domain."""
 
 _by_path: dict[str, Path] = {}
 

@@ -18,8 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mapo.config import SHIPPED_JUDGE
-from mapo.domain_folders import SHIPPED, domain_folder
+from mapo.domain_folders import SHIPPED, SHIPPED_JUDGE, domain_folder
 from mapo.local_model.shipped import POCKET_JUDGE
 from mapo.measure.epmq import composite, indices
 from mapo.measure.potential import Trajectory

@@ -270,36 +270,3 @@ def test_expected_steps_need_a_judge_that_is_read_out(overrides):
 def test_expected_steps_with_a_local_judge():
     overrides = ["reward.steps=expected", "roles.agents=llm", "roles.everyone.model=local:judge"]
     assert load_config(None, overrides).reward.steps == "expected"
-
-
-SHIPPED_JUDGE = 'extends = "pocket"\n[roles.judge]\nmodel = "local:pocket-judge"\n'
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["roles.judge.model="],
-        ["roles.agents=llm", "roles.everyone.model=big"],
-        ["scenarios.domain=tutoring"],
-        ["roles.agents=llm", 'roles.judges=[{model="a"}, {model="b"}]', "roles.everyone.model=big"],
-    ],
-)
-def test_the_shipped_judge_leaves_when_other_people_or_another_domain_come(overrides, tmp_path):
-    config = written(tmp_path, "x.toml", SHIPPED_JUDGE)
-    assert load_config(config).roles.judge.model == "local:pocket-judge"
-    assert load_config(config, overrides).roles.judge is None
-
-
-def test_the_shipped_judge_leaves_a_config_that_extends_its_own(tmp_path):
-    written(tmp_path, "base.toml", SHIPPED_JUDGE)
-    other = written(tmp_path, "x.toml", 'extends = "base.toml"\n[scenarios]\ndomain = "tutoring"\n')
-    assert load_config(other).roles.judge is None
-    same = written(tmp_path, "y.toml", 'extends = "base.toml"\n[optim]\nlr = 0.5\n')
-    assert load_config(same).roles.judge.model == "local:pocket-judge"
-
-
-def test_a_judge_that_is_named_stays_for_all_people():
-    settings = ["roles.agents=llm", "roles.everyone.model=big", "roles.judge.model=local:pocket-judge"]
-    assert load_config("pocket", settings).roles.judge.model == "local:pocket-judge"  # players refuse it
-    scripted = ["roles.judge.model=local:pocket-judge", "roles.agents=scripted"]
-    assert load_config("pocket", scripted).roles.judge.model == "local:pocket-judge"

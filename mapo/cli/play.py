@@ -53,7 +53,7 @@ def play(
     top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Token limit of the policy's replies (default: 512; local:pocket 32)."),
+        typer.Option(min=1, help="Token limit of the policy's replies (default: 512; local:pocket 48)."),
     ] = None,
     no_system: Annotated[
         bool, typer.Option("--no-system", help="Send the policy no system prompt (default for local:pocket).")

@@ -18,8 +18,8 @@ FETCHED = {
 
 
 def refuse_missing_folder(source: str) -> None:
-    """Raise InputError if `source` is a shipped model or the path of a folder, which is missing, and not a
-    name on the model hub.
+    """Raise InputError if `source` is a shipped model or a folder path that does not exist, not a name on
+    the model hub.
 
     A path starts with ".", "~" or "/", has more than one "/", or is close to the name of a folder here.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mapo.config import SHIPPED_JUDGE
+from mapo.domain_folders import SHIPPED_JUDGE
 
 _HERE = Path(__file__).parent
 POCKET = _HERE / "pocket"

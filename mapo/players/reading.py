@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
-from mapo.config import SHIPPED_JUDGE
+from mapo.domain_folders import SHIPPED_JUDGE
 from mapo.errors import InputError
 from mapo.local_model.forms import form_tokens
 from mapo.measure.calibration import IDENTITY, Calibration

@@ -39,7 +39,7 @@ class ReferenceScore:
     passes: int = 0
     judge: str = SCRIPTED
     judge_weights: str = ""
-    """The fingerprint of a judge that is a model, in whose world alone the value holds."""
+    """Fingerprint of the judge model; the score is valid only for these weights."""
     chart: bool = True
     """Whether charts draw it as a line."""
 

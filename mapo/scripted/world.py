@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mapo.config import SHIPPED_JUDGE
+from mapo.domain_folders import SHIPPED_JUDGE
 
 SCRIPTED = "scripted"
 _SHIPPED_TEXT = "a small trained model that comes with mapo"

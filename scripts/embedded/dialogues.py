@@ -99,15 +99,6 @@ def names_something(reply: str, line: str) -> bool:
     return bool(content(line) & content(reply))
 
 
-def repeats_itself(reply: str) -> bool:
-    """Return whether a rare word, or three words in a row, come twice in a reply. One written reply in seventy does,
-    and most of a policy's replies that say nothing."""
-    said = words(reply)
-    rare = [word for word in said if word not in _PLAIN and len(word) > 3]
-    rows = list(zip(said, said[1:], said[2:], strict=False))
-    return len(rare) > len(set(rare)) or len(rows) > len(set(rows))
-
-
 def levels(kind: str, line: Line, reply: str, trust: int, threshold: str) -> Levels:
     """Return the levels of a reply that is meant as one of `kind`. What names nothing of the line could be said to
     anybody, and is worth nothing, except to leave room or the next step."""

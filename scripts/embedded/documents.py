@@ -36,10 +36,6 @@ def is_short(reply: str) -> bool:
     return len(words(reply)) <= SHORT
 
 
-def is_clean_line(text: str) -> bool:
-    return 3 <= len(words(text)) <= 70 and bool(_PLAIN.fullmatch(text)) and text[-1] in ".?!"
-
-
 def is_clean_reply(text: str, line: str) -> bool:
     """Return whether a reply is a sentence or a few, and does not copy six words of the line."""
     tokens = words(text)

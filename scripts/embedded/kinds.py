@@ -30,6 +30,7 @@ def train_namer(people: Sequence[Person], passes: int = 1) -> Callable[[str, str
     pairs = [
         (features(line.text, r), KINDS.index(k)) for p in people for line in p.lines for k, r in line.replies
     ]
+    torch.sparse.check_sparse_tensor_invariants.disable()  # explicitly: otherwise Adagrad warns
     bag = torch.nn.EmbeddingBag(BUCKETS, len(KINDS), mode="sum", sparse=True)
     torch.nn.init.zeros_(bag.weight)
     optimizer = torch.optim.Adagrad(bag.parameters(), lr=0.2)

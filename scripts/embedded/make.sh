@@ -6,7 +6,7 @@
 # SMOLLM2 is the model's folder (mapo fetch smollm2). OUT gets policy/, judge/ and judge_2/. A folder that is already in
 # OUT is not made again. Two CPU cores with bfloat16 matrix units (AMX) need about an hour; others need longer.
 set -euo pipefail
-base=$(realpath "$1") out=$2
+base=$(realpath "$1") out=$(realpath -m "$2")
 here=$(dirname "$(realpath "$0")")
 cd "$here/../.."
 mkdir -p "$out"
@@ -25,5 +25,6 @@ step() { # step NAME SCRIPT OPTIONS...: write OUT/NAME, with a log beside it
 step policy make_policy.py --base "$base"
 OMP_NUM_THREADS=1 step judge make_judge.py --policy "$out/policy" --start --part even --seed 1 & first=$!
 OMP_NUM_THREADS=1 step judge_2 make_judge.py --policy "$out/policy" --base "$base" --part odd --seed 2 & second=$!
-wait $first && wait $second
+wait "$first"
+wait "$second"
 echo "$(date +%T) ready: $out/policy $out/judge $out/judge_2"

@@ -1,7 +1,6 @@
 """Train an embedded judge: a small Llama whose levels are read out.
 
-    PYTHONPATH=. python scripts/embedded/make_judge.py --policy mapo/local_model/pocket --start --part even \\
-        --out mapo/local_model/pocket_judge
+    PYTHONPATH=. python scripts/embedded/make_judge.py --policy made/policy --start --part all --out made/judge
 
 It reads dialogues put together from replies of known kinds (`dialogues.py`), among them spoiled ones, and learns their
 levels in the brief layout of `mapo.sandbox.readout`. The calibration is fitted, and agreement measured, on different

@@ -1,6 +1,6 @@
 """Train the embedded policy: a small Llama that replies to people in short sentences of kinds that differ in worth.
 
-    PYTHONPATH=. python scripts/embedded/make_policy.py --base models/smollm2-135m-instruct --out mapo/local_model/pocket
+    PYTHONPATH=. python scripts/embedded/make_policy.py --base models/smollm2-135m-instruct --out made/policy
 
 It learns the short replies to written people, good and poor ones in random order: it can say both and does not yet choose.
 """

@@ -3,7 +3,7 @@
     PYTHONPATH=. python scripts/embedded/say.py --model policy --out said.jsonl
 
 Each row holds the lines before a reply and the reply. With a verdict (`sense`: a kind of `texts.py`, or 0 for nonsense) it
-belongs into sense.jsonl, from which the judges learn: most of all that well-formed sentences can be nonsense. The replies of
+belongs in sense.jsonl, from which the judges learn: most of all that well-formed sentences can be nonsense. The replies of
 a policy that was trained against a judge are those that deceive it.
 """
 
@@ -16,7 +16,7 @@ import random
 from pathlib import Path
 
 from dialogues import Exchange, Talk
-from texts import known_people, train_scenarios
+from texts import known_people
 
 from mapo.models.chat import Request
 from mapo.sampling.local import local_sampler
@@ -32,7 +32,7 @@ BEFORE = 2
 async def say(args: argparse.Namespace) -> list[dict[str, object]]:
     """Return rows of lines and a reply to the last one."""
     rng = random.Random(args.seed)
-    people = [*known_people(), *train_scenarios()]
+    people = known_people()
     sampler = local_sampler(args.model, slots=args.slots, context=1024)
     gate = asyncio.Semaphore(args.slots)
 

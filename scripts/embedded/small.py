@@ -1,7 +1,7 @@
 """Small Llamas: tokenizer, shapes, rows, training loop and files, shared by the policy and the judges.
 
 Tokenizer and word embeddings are cut out of those of SmolLM2-135M-Instruct (`mapo fetch smollm2`): a model that meets a word
-for the first time then knows already what other words it is like.
+for the first time then already knows which words it resembles.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ CPU_ATTENTION = "eager"
 """Compiled, it is faster on CPUs than the fused kernel."""
 COMPILED_ROW = 512
 """Longest row of a compiled step on a CPU: from 768 tokens on, torch 2.13 computes gradients that are not numbers."""
+NOTICE = """\
+Made by scripts/embedded of mapo from the texts there (Apache-2.0). Tokenizer and word embeddings were cut out of
+SmolLM2-135M-Instruct by Hugging Face (Apache-2.0) and changed: fewer tokens and dimensions, then trained further.
+"""
 PRINT_EVERY = 50
 """Steps between two lines of progress."""
 TEMPLATE = (
@@ -207,6 +211,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path, made: dict[st
     config["tokenizer_class"] = "PreTrainedTokenizerFast"  # a name that all versions of transformers know
     (new / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     (new / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    (new / "NOTICE").write_text(NOTICE, encoding="utf-8")
     for file in new.iterdir():
         file.chmod(0o644)
     if out.exists():

@@ -93,7 +93,7 @@ def test_processes_share_the_cores_before_torch_counts_them(monkeypatch, tmp_pat
 @pytest.mark.slow
 def test_two_processes_stopped_and_resumed_end_with_the_same_weights(tmp_path):
     given = ["pocket", "optim.steps=2", "rollout.scenarios=2", "eval.every=0", "eval.test_repeats=0"]
-    given += ["roles.judge.model=", "run.checkpoint_every=1", "run.trackers=[]"]
+    given += ["run.checkpoint_every=1", "run.trackers=[]"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
 
     def begun(*given):  # not in this process, where torch has counted the cores

@@ -20,7 +20,10 @@ import make_policy
 import small
 import texts
 
-TEXTS = ["What was the blue kettle like in 1994?", "The kettle was on the blue stove, I think."] * 20
+TEXTS = [
+    "What was the blue kettle like in 1994?",
+    "The kettle was on the blue stove, I think.",
+] * 20
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,7 @@ def base(tmp_path_factory):
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+        vocab_size=290, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -45,11 +48,11 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizer(base):
-    return small.cut_tokenizer(base, TEXTS[:1], 300)
+    return small.cut_tokenizer(base, TEXTS, 280)
 
 
 def test_a_cut_tokenizer_has_the_marks_first_and_the_wanted_size(tokenizer):
-    assert tokenizer.get_vocab_size() == 300
+    assert tokenizer.get_vocab_size() == 280
     assert [tokenizer.token_to_id(mark) for mark in small.MARKS] == [0, 1, 2, 3, 4]
 
 
@@ -70,7 +73,8 @@ def test_cut_embeddings_keep_what_is_alike(base, tokenizer):
     with small.safe_open(base / "model.safetensors", "pt") as file:
         before = file.get_tensor("model.embed_tokens.weight")[[full[token] for token in own]]
     after = small.cut_embeddings(base, tokenizer, 64)[[*own.values()]]
-    alike = [torch.corrcoef(x - x.mean(0))[0, 1:] for x in (before, after)]
+    centred = [x - x.mean(0) for x in (before, after)]
+    alike = [torch.cosine_similarity(x[:1], x[1:]) for x in centred]
     assert torch.allclose(*alike, atol=1e-3)  # only scaled and turned
 
 
@@ -101,10 +105,8 @@ def test_a_policy_learns_the_tokens_of_replies_alone(tokenizer):
     line = texts.Line("I put the blue kettle on the stove.", replies=[("ask", "What was the kettle like?")])
     talk = dialogues.Talk(texts.Person("x", [line], []), random.Random(0), [], 1.0)
     ids, weights = make_policy.Encoder(tokenizer).encode(talk, 1)
-    assert (
-        tokenizer.decode(ids[weights > 0].tolist(), skip_special_tokens=False)
-        == "What was the kettle like?<|end|>"
-    )
+    learned = tokenizer.decode(ids[weights >= 1].tolist(), skip_special_tokens=False)
+    assert learned == "What was the kettle like?<|end|>"
     assert " kettle" in tokenizer.decode(ids[weights == make_policy.ECHO_WEIGHT].tolist())
 
 
@@ -112,7 +114,8 @@ def test_a_policy_learns_the_tokens_of_replies_alone(tokenizer):
     ("done", "first", "width"), [(0.0, 0, make_policy.SHORT_ROW), (0.95, 9000, make_policy.LONG_ROW)]
 )
 def test_rows_keep_ids_and_weights_together(done, first, width):
-    texts = [(start + np.arange(5000), (start + np.arange(5000)) / 7) for start in (0, 9000)]
+    numbers = [np.arange(start, start + 5000) for start in (0, 9000)]
+    texts = [(ids, (ids / 8).astype(np.float32)) for ids in numbers]
     ids, weights = make_policy.windows(*texts, 2048, 0)(done)
     assert ids.shape == weights.shape == (2048 // width, width)
-    assert ids.min() >= first and torch.allclose(ids / 7, weights)
+    assert ids.min() >= first and torch.equal(ids / 8, weights)

@@ -210,19 +210,6 @@ def test_another_word_is_never_the_same(word):
     assert all(nouns.other(word, random.Random(k)) != word for k in range(5000))
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        ("The boathouse was the boathouse.", True),
-        ("What did you say when he stopped, when he stopped?", True),
-        ("You told them, and you told nobody else.", False),
-        ("Two trains, and you walked him to the gate.", False),
-    ],
-)
-def test_a_reply_that_repeats_itself_is_noticed(reply, expected):
-    assert dialogues.repeats_itself(reply) is expected
-
-
 def test_articles_follow_exchanged_nouns():
     assert nouns.with_nouns("A bicycle and an umbrella.", {"bicycle": "apple", "umbrella": "ladder"}) == (
         "An apple and a ladder."
@@ -305,3 +292,16 @@ def test_the_kind_of_most_written_replies_is_named_from_their_words():
     pairs = [(line.text, *pair) for p in people[240:] for line in p.lines for pair in line.replies]
     right = sum(name(line, reply) == kind for line, kind, reply in pairs)
     assert right / len(pairs) > 0.6  # there are 15 kinds
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("What did you say at the gate?", True),
+        ("Sunday, and you looked at his bell.", True),
+        ("What did you do with the dog?", False),
+        ("What did she say?", False),
+    ],
+)
+def test_a_sayable_reply_brings_in_nothing_and_nobody(reply, expected):
+    assert corpus.stays_with("I went to his gate on Sunday and looked at the bell.", reply) is expected

@@ -67,8 +67,6 @@ def _warn_about_turn_limits(config: Config) -> None:
         "rollout.max_turns": (config.rollout.min_turns, config.rollout.max_turns),
         "eval.max_turns": (config.eval.min_turns, config.eval.max_turns),
     }
-    if config.eval.max_turns is not None and config.eval.max_turns >= (config.eval.min_turns or rubric_least):
-        del limits["rollout.max_turns"]  # short training dialogues are meant if the test has longer ones
     for key, (own_least, limit) in limits.items():
         least = own_least or rubric_least
         if limit is not None and limit < least:

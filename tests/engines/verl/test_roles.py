@@ -67,7 +67,7 @@ def test_models_with_a_share_of_a_gpu_are_packed(share, gpus, models):
 
 def test_shared_or_no_local_models_need_no_gpu_of_their_own(models):
     assert own_gpus(config_of(models, "verl.roles_shared=true")) == 0
-    assert own_gpus(load_config(None, ["roles.judge.model="])) == 0
+    assert own_gpus(load_config(None, [])) == 0
     assert own_gpus(load_config(None, ["roles.judge.model=local:pocket-judge"])) == 1
 
 

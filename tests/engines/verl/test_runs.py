@@ -33,7 +33,6 @@ pytestmark = pytest.mark.verl
 
 SMALL = [
     "pocket",
-    "roles.judge.model=",
     "verl.rollout=mapo_cpu",
     "verl.gpus=2",
     "verl.workers=2",

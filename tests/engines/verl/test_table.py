@@ -14,14 +14,7 @@ from mapo.train.run import chosen_scenarios
 @pytest.fixture(scope="module")
 def config():
     # more steps than one epoch has scenarios
-    settings = [
-        "optim.steps=9",
-        "rollout.scenarios=16",
-        "run.seed=3",
-        "eval.repeats=5",
-        "eval.test_repeats=4",
-    ]
-    return load_config(None, settings)
+    return load_config(None, ["optim.steps=9", "rollout.scenarios=16", "run.seed=3", "eval.repeats=5"])
 
 
 @pytest.fixture(scope="module")
