@@ -1,6 +1,6 @@
 """Train with several seeds and test every run under several judges.
 
-    .venv/bin/python benchmarks/seeds.py --judge local:pocket-judge-2 --judge scripted [--seeds 5] [--out DIR]
+    .venv/bin/python benchmarks/seeds.py --judge local:made/judge_2 --judge scripted [--seeds 5] [--out DIR]
 
 For each seed: `mapo train pocket run.seed=K`, whose test has the judge of training, then `mapo eval empa` of
 the trained policy under each further judge. The untrained policy is tested once per further judge. Prints
