@@ -55,9 +55,9 @@ def test_play_with_models_and_a_judge_that_fails():
 
 def test_the_policy_may_do_without_a_system_prompt():
     with LoopbackServer(lambda _: "I see.", record=True) as server:
-        told = ("--as", "user", "--model", "small", "--base-url", server.base_url)
+        options = ("--as", "user", "--model", "small", "--base-url", server.base_url)
         for more in ((), ("--no-system", "--max-tokens", "9")):
-            mapo("play", "career-night-ward", "--scenarios", "builtin:all", *told, *more, typed="\n")
+            mapo("play", "career-night-ward", "--scenarios", "builtin:all", *options, *more, typed="\n")
     plain, short = server.bodies[0], server.bodies[-1]
     assert plain["messages"][0]["role"] == "system"
     assert short["messages"][0]["role"] == "user" and 9 in short.values()

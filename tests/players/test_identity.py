@@ -47,8 +47,8 @@ def test_a_shipped_model_is_the_folder_of_the_package_and_not_one_here(tmp_path,
     model(tmp_path / "pocket-judge", b"other weights")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(shipped.SHIPPED, "pocket-judge", packaged)
-    found = identity(judge=ModelSpec("local:pocket-judge"))
-    assert found == {"addresses": {}, "weights": {"judge": fingerprint(packaged)}}
+    recorded = identity(judge=ModelSpec("local:pocket-judge"))
+    assert recorded == {"addresses": {}, "weights": {"judge": fingerprint(packaged)}}
 
 
 def test_a_move_is_told_and_a_manifest_without_addresses_tells_nothing():
