@@ -172,7 +172,7 @@ class Roles(_Section):
     user: Role | None = None
     director: Role | None = None
     judge: Role | None = None
-    """An empty `judge.model` counts as not set."""
+    """With an empty `model`, it counts as not set."""
     judges: tuple[Role, ...] = ()
     """Several judges instead of one; omitted keys are taken from `roles.everyone`."""
     ranker: Role | None = None

@@ -270,3 +270,15 @@ def test_expected_steps_need_a_judge_that_is_read_out(overrides):
 def test_expected_steps_with_a_local_judge():
     overrides = ["reward.steps=expected", "roles.agents=llm", "roles.everyone.model=local:judge"]
     assert load_config(None, overrides).reward.steps == "expected"
+
+
+@pytest.mark.parametrize("more", [[], ["roles.judge.temperature=0.5"]])
+def test_an_empty_model_takes_a_judge_back(more, tmp_path):
+    config = written(tmp_path, "x.toml", 'extends = "pocket"\n[roles.judge]\nmodel = "local:pocket-judge"\n')
+    assert load_config(config).roles.judge.model == "local:pocket-judge"
+    assert load_config(config, ["roles.judge.model=", *more]).roles.judge is None
+
+
+def test_a_judge_without_a_model_of_its_own_keeps_its_settings():
+    settings = ["roles.agents=llm", "roles.everyone.model=big", "roles.judge.temperature=0.5"]
+    assert load_config(None, settings).roles.judge.temperature == 0.5

@@ -231,7 +231,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=1.2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
+    args = parser.parse_args()
+    for folder in filter(None, (args.policy, args.base, args.judge)):
+        if not (folder / "tokenizer.json").is_file():
+            parser.error(f"{folder} is not the folder of a model")
+    return args
 
 
 def starting_model(args: argparse.Namespace, tokenizer: Tokenizer) -> LlamaForCausalLM:

@@ -128,7 +128,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not (args.base / "tokenizer.json").is_file():
+        parser.error(f"{args.base} is not the folder of a model. Get it with: mapo fetch smollm2")
+    return args
 
 
 def main() -> None:
