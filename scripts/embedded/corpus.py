@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
-from dialogues import Exchange, Talk
+from dialogues import Exchange, Talk, is_sentence
 from documents import is_clean_reply, is_short, words
 from nouns import exchanged, nouns
-from texts import HERE, KINDS, Person, held_out_people, known_people
+from texts import HERE, KINDS, Person, held_out_people, known_people, people_with, train_scenarios
 
 EXCHANGED = 0.3
 """Share of dialogues in which nouns are exchanged."""
@@ -65,11 +65,16 @@ CONCRETE = frozenset(
 @lru_cache
 def plain_words() -> frozenset[str]:
     """Return words that fit any story: the most frequent ones of written replies, without names of things and people."""
-    replies = (reply for p in known_people() for line in p.lines for _, reply in line.replies)
+    known = {person.id for person in known_people()}
+    people = [person for person in people_with("replies")[0] if person.id in known]
+    replies = (reply for p in people for line in p.lines for _, reply in line.replies)
     count = Counter(word for reply in replies for word in {*words(reply)})
     named = nouns()[0] | nouns()[1] | CONCRETE
     return frozenset(word for word, _ in count.most_common(PLAIN_WORDS)) - named
 
+
+ORDERS = ("order", "advice", "room")
+"""Kinds of replies that may be imperatives, which have neither subject nor common verb."""
 
 OTHERS = (
     frozenset(("he", "him", "his", "he's", "he'd", "he'll")),
@@ -86,16 +91,25 @@ def stays_with(line: str, reply: str) -> bool:
     return known and all(group.isdisjoint(mine) or not group.isdisjoint(said) for group in OTHERS)
 
 
-def sayable_replies(people: Sequence[Person]) -> list[Person]:
-    """Return the people with those of their short, clean replies that bring in nothing new.
+def _is_sayable(line: str, kind: str, reply: str) -> bool:
+    whole = kind in ORDERS or is_sentence(reply)
+    return whole and is_short(reply) and is_clean_reply(reply, line) and stays_with(line, reply)
 
-    Lines without any are left out. A small model does not know what a thing that was mentioned may have to do with another, and what it brings in is mostly
-    nonsense. It can learn to take up the person's own words.
+
+def sayable_replies(people: Sequence[Person]) -> list[Person]:
+    """Return the people with those of their short, clean replies that are sentences and bring in nothing new.
+
+    Lines without any are left out. A small model does not know what a thing that was mentioned may have to do with
+    another, and what it brings in is mostly nonsense. It can learn to take up the person's own words.
     """
-    kept = with_replies(
-        people,
-        lambda reply, line: is_short(reply) and is_clean_reply(reply, line) and stays_with(line, reply),
-    )
+    kept = [
+        Person(
+            person.id,
+            [replace(x, replies=[p for p in x.replies if _is_sayable(x.text, *p)]) for x in person.lines],
+            person.things,
+        )
+        for person in people
+    ]
     answered = [Person(p.id, [line for line in p.lines if line.replies], p.things) for p in kept]
     return [person for person in answered if len(person.lines) >= FEWEST_LINES]
 
@@ -113,9 +127,10 @@ def verdicts() -> list[dict[str, object]]:
 
 
 def split(part: str) -> tuple[list[Person], list[Person]]:
-    """Return known and held-out people. `part` is "all", or "even" or "odd" for two parts that share no known person."""
+    """Return the people to learn from, those of the train scenarios among them, and the held-out ones. `part` is "all", or
+    "even" or "odd" for two parts that share nobody to learn from."""
     known, held = (
-        with_replies(known_people(), is_clean_reply),
+        with_replies((*known_people(), *train_scenarios()), is_clean_reply),
         with_replies(held_out_people(), is_clean_reply),
     )
     return known if part == "all" else known[{"even": 0, "odd": 1}[part] :: 2], held

@@ -99,14 +99,33 @@ def names_something(reply: str, line: str) -> bool:
     return bool(content(line) & content(reply))
 
 
+YOU = frozenset(words("you your yours you're you've you'd you'll yourself"))
+FINITE = frozenset(
+    words(
+        """
+        is was are were has had have do does did isn't wasn't don't didn't can can't could should would will won't must
+        that's it's he's she's there's they're i'm i'd i'll i've said kept made came went took tell take let sounds left
+        gave felt feel want wanted
+        """
+    )
+)
+"""Common verbs, which a sentence has and a string of fragments has not."""
+
+
+def is_sentence(reply: str) -> bool:
+    """Return whether a reply speaks to somebody, asks, or has a common verb: "Two goes, and a break." does not."""
+    said = {*words(reply)}
+    return reply.endswith("?") or not said.isdisjoint(YOU) or not said.isdisjoint(FINITE)
+
+
 def levels(kind: str, line: Line, reply: str, trust: int, threshold: str) -> Levels:
     """Return the levels of a reply that is meant as one of `kind`. What names nothing of the line could be said to
-    anybody, and is worth nothing, except to leave room or the next step."""
+    anybody, and is worth nothing, except to leave room or the next step; fragments are worth nothing either."""
     if kind in HARM:
         return HARM[kind]
     patience = PATIENCE[threshold]
     deep, deeper = trust >= patience, trust > patience
-    near = int(names_something(reply, line.text))
+    near = int(names_something(reply, line.text) and is_sentence(reply))
     if kind in ("detail", "ask"):
         return (near, 0, 0, 0, 0, 0)
     if kind == "link":
@@ -310,6 +329,8 @@ FEELINGS = (
 STUFFED = (
     "You feel {f} about {n}.", "{n}: {f}.", "The {a} and the {b} make you {f}.", "I hear {n}, {f}.", "{a}, {b}, {a}.",
     "You are {f}, because of the {a} in the {b}.", "There is something like the {a} in your {b}, is there not?",
+    "The {a}. The {b}. You are {f}.", "Ah, the {a}. And your {b}. So {f}.", "Your {a}, your {b}, then {a} again.",
+    "That {a}! This {b}, also.", "{a} and {b}. I see {f}.", "Such {a}, such {b}. The {a}, well.",
 )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """The texts that the embedded models learn from: people, what they say, and replies of known kinds.
 
-`people/*.toml` are written stories, `replies/*.txt` written replies to them, one per line: `PERSON LABEL KIND REPLY`.
-The train scenarios of the package are stories without replies. Validation and test scenarios are never read.
+`people/*.toml` are written stories. `replies/*.txt` and `natural/*.txt` are written replies to them and to the train
+scenarios of the package, one per line: `PERSON LABEL KIND REPLY`. The natural ones are short sentences, as they would be
+spoken, and the last that the policy learns. Validation and test scenarios are never read.
 """
 
 from __future__ import annotations
@@ -69,21 +70,47 @@ def _person(name: str, data: dict[str, Any], beats: list[dict[str, Any]]) -> tup
 
 
 @lru_cache
-def written_people() -> list[Person]:
-    """Return the people of `people/*.toml` with the replies written to them."""
-    people, labels = [], {}
+def people_with(*folders: str) -> tuple[list[Person], list[Person]]:
+    """Return the written people and the people of the train scenarios, with the replies in `folders`."""
+    written, scenarios, labels = [], [], {}
     for file in sorted((HERE / "people").glob("*.toml")):
         for number, data in enumerate(tomllib.loads(file.read_text(encoding="utf-8"))["people"], 1):
             person, by_label = _person(f"{file.stem}-{number:02d}", data, data["beats"])
-            people.append(person)
+            written.append(person)
             labels[person.id] = by_label
-    for file in sorted((HERE / "replies").glob("*.txt")):
+    for name in sorted(json.loads((EMPATHY / "splits.json").read_text(encoding="utf-8"))["train"]):
+        data = tomllib.loads((EMPATHY / "scenarios" / f"{name}.toml").read_text(encoding="utf-8"))
+        stages, memories = data["stages"], data["memories"]
+        beats = stages[:2]
+        for stage in stages[2:]:
+            beats += [*([memories.pop(0)] if memories else []), stage]
+        person, labels[name] = _person(name, data, beats + memories)
+        scenarios.append(person)
+    for file in (file for folder in folders for file in sorted((HERE / folder).glob("*.txt"))):
         for row in file.read_text(encoding="utf-8").splitlines():
             name, label, kind, text = row.split(" ", 3)
             if kind not in KINDS:
                 raise ValueError(f"{file}: unknown kind '{kind}' in: {row}")
             labels[name][label].replies.append((kind, text))
-    return people
+    return written, scenarios
+
+
+def written_people() -> list[Person]:
+    """Return the people of `people/*.toml` with all replies written to them."""
+    return people_with("replies", "natural")[0]
+
+
+def train_scenarios() -> list[Person]:
+    """Return the people of the package's train scenarios with the replies written to them."""
+    return people_with("replies", "natural")[1]
+
+
+def natural_people() -> list[Person]:
+    """Return the people that models may learn from, with their natural replies and the lines that have some."""
+    written, scenarios = people_with("natural")
+    known = [*(person for person in written if not _is_held_out(person)), *scenarios]
+    answered = [Person(p.id, [line for line in p.lines if line.replies], p.things) for p in known]
+    return [person for person in answered if person.lines]
 
 
 def known_people() -> list[Person]:
@@ -103,18 +130,3 @@ def _is_held_out(person: Person) -> bool:
 
 def _with_replies() -> list[Person]:
     return [person for person in written_people() if any(line.replies for line in person.lines)]
-
-
-@lru_cache
-def train_scenarios() -> list[Person]:
-    """Return the people of the package's train scenarios, which have no replies."""
-    names = json.loads((EMPATHY / "splits.json").read_text(encoding="utf-8"))["train"]
-    people = []
-    for name in sorted(names):
-        data = tomllib.loads((EMPATHY / "scenarios" / f"{name}.toml").read_text(encoding="utf-8"))
-        stages, memories = data["stages"], data["memories"]
-        beats = stages[:2]
-        for stage in stages[2:]:
-            beats += [*([memories.pop(0)] if memories else []), stage]
-        people.append(_person(name, data, beats + memories)[0])
-    return people
