@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from corpus import TURNS, PolicyReplies, draw_dialogue, in_parallel, policy_replies, split
+from corpus import NONSENSE, TURNS, PolicyReplies, draw_dialogue, in_parallel, policy_replies, split
 from dialogues import SPOILED, Exchange
 from kinds import train_namer
 from small import (
@@ -41,6 +41,7 @@ from texts import KINDS, Person
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
+from written import Written, load_written, with_written
 
 from mapo import Rubric
 from mapo.local_model.forms import FormTokens, form_tokens
@@ -59,6 +60,8 @@ SHORT_ROW, LONG_ROW, SHORT_ROWS_UNTIL = 512, 1024, 0.88
 SHORT_TURNS, LONG_TURNS = (2, 4, 6), (10, 14)
 TOKENS_PER_TURN = 55
 """Fewest tokens of a turn, on average over a batch."""
+SENSIBLE, SENSELESS = 0.9, 0.15
+"""Probabilities of sense from which on, and up to which, a rated reply is taken for sensible and for nonsense."""
 RUBRIC = Rubric.load("empathy")
 
 
@@ -149,6 +152,20 @@ def rows_of(short: Sequence[Row], long: Sequence[Row], budget: int, seed: int) -
     return batch_of
 
 
+def rated(written: Written, least: float) -> PolicyReplies:
+    """Return the replies whose sense is clear, by line: those that make sense with a probability of at least `least`, with
+    their kinds, and nonsense."""
+    chosen = {
+        line: [
+            (r.kind if r.sense >= least else NONSENSE, r.text)
+            for r in some
+            if not SENSELESS < r.sense < least
+        ]
+        for line, some in written.replies.items()
+    }
+    return {line: pairs for line, pairs in chosen.items() if pairs}
+
+
 def held_out_rows(people: Sequence[Person], encoder: Encoder, replies: PolicyReplies) -> list[Row]:
     rng = random.Random("held out")
     return [draw_row(rng, people, encoder, replies, TURNS) for _ in range(300)]
@@ -215,6 +232,12 @@ def arguments() -> argparse.Namespace:
     start.add_argument(
         "--judge", type=Path, help="go on with a judge, as after adding verdicts on what deceives it"
     )
+    parser.add_argument(
+        "--written", type=Path, nargs="+", default=[], help="folders of writer.py: replies to learn from too"
+    )
+    parser.add_argument(
+        "--read", type=Path, nargs="+", default=[], help="files of writer.py read: replies of policies, rated"
+    )
     parser.add_argument("--part", choices=("all", "even", "odd"), default="even", help="people to learn from")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--tokens", type=float, default=10e6, help="tokens to train on")
@@ -259,6 +282,13 @@ def main() -> None:
     encoder.check()
     people, held = split(args.part)
     replies = policy_replies(train_namer(people))
+    if args.written or args.read:
+        written = load_written(args.written)
+        new = written.people if args.part == "all" else written.people[{"even": 0, "odd": 1}[args.part] :: 2]
+        people += [p for p in with_written(new, written, SENSIBLE) if any(line.replies for line in p.lines)]
+        for some in (rated(written, 1.0), rated(load_written((), args.read), SENSIBLE)):
+            for line, pairs in some.items():
+                replies.setdefault(line, []).extend(pairs)
 
     def pool(turns: Sequence[int], count: int, longest: int) -> list[Row]:
         make = lambda rng: draw_row(rng, people, encoder, replies, turns)  # noqa: E731

@@ -34,9 +34,10 @@ from small import (
     save,
     train,
 )
-from texts import Person, held_out_people, known_people
+from texts import Person, held_out_people, known_people, train_scenarios
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
+from written import load_written, with_written
 
 GOODNESS = 0.4
 TURNS = (4, 8, 12, 16)
@@ -83,12 +84,12 @@ Text = tuple[np.ndarray, np.ndarray]
 """Ids and their weights in the loss."""
 
 
-def windows(every: Text, sayable: Text, budget: int, seed: int) -> Callable[[float], Batch]:
+def windows(every: Text, sayable: Text, all_until: float, budget: int, seed: int) -> Callable[[float], Batch]:
     """Return a function that draws the batch at a part of the training: rows from anywhere in the text, with weights."""
     rng = np.random.default_rng(seed)
 
     def batch_of(done: float) -> Batch:
-        ids, weights = every if done < ALL_UNTIL else sayable
+        ids, weights = every if done < all_until else sayable
         width = SHORT_ROW if done < SHORT_ROWS_UNTIL else LONG_ROW
         places = rng.integers(0, len(ids) - width, budget // width)[:, None] + np.arange(width)
         return torch.from_numpy(ids[places]), torch.from_numpy(weights[places])
@@ -114,7 +115,24 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--base", type=Path, required=True, help="folder of SmolLM2-135M-Instruct")
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--base", type=Path, help="start from the word embeddings of SmolLM2-135M-Instruct")
+    start.add_argument("--start", type=Path, help="go on with a policy")
+    parser.add_argument(
+        "--written", type=Path, nargs="+", default=[], help="folders of writer.py: replies to learn from too"
+    )
+    parser.add_argument(
+        "--read",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="files of writer.py read: a policy's own replies, rated",
+    )
+    parser.add_argument("--least", type=float, default=0.85, help="probability of sense of rated replies")
+    parser.add_argument("--goodness", type=float, default=GOODNESS, help="share of good replies")
+    parser.add_argument(
+        "--all-until", type=float, default=ALL_UNTIL, help="part in which all replies are learned"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--tokens", type=float, default=24e6, help="tokens to train on")
     parser.add_argument("--minutes", type=float, default=120.0, help="longest time of training")
@@ -129,16 +147,34 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    if not (args.base / "tokenizer.json").is_file():
-        parser.error(f"{args.base} is not the folder of a model. Get it with: mapo fetch smollm2")
+    if not ((args.base or args.start) / "tokenizer.json").is_file():
+        parser.error(
+            f"{args.base or args.start} is not the folder of a model. Get it with: mapo fetch smollm2"
+        )
     return args
+
+
+def starting_model(args: argparse.Namespace, people: Sequence[Person]) -> tuple[LlamaForCausalLM, Tokenizer]:
+    """Return the model to train and its tokenizer."""
+    if args.start:
+        model = LlamaForCausalLM.from_pretrained(args.start, dtype=torch.float32)
+        return model, Tokenizer.from_file(str(args.start / "tokenizer.json"))
+    tokenizer = cut_tokenizer(args.base, tokenizer_texts(people), args.vocab)
+    model = new_model(tokenizer.get_vocab_size(), args.width, args.layers, args.seed)
+    with torch.no_grad():
+        model.model.embed_tokens.weight.copy_(cut_embeddings(args.base, tokenizer, args.width))
+    return model, tokenizer
 
 
 def main() -> None:
     args = arguments()
     everybody = with_replies(known_people(), is_clean_reply)
     people, held = sayable_replies(known_people()), sayable_replies(held_out_people())
-    tokenizer = cut_tokenizer(args.base, tokenizer_texts(everybody), args.vocab)
+    if args.written or args.read:
+        written = load_written(args.written, args.read)
+        everyone = [*known_people(), *train_scenarios(), *written.people]
+        people = sayable_replies(with_written(everyone, written, args.least))
+    model, tokenizer = starting_model(args, everybody)
     encoder = Encoder(tokenizer)
 
     def text_of(people: Sequence[Person], count: int) -> Text:
@@ -146,15 +182,14 @@ def main() -> None:
             person = rng.choice(people)
             if rng.random() < args.exchanged:
                 person = exchanged(person, rng, rng.uniform(0.3, 0.9))
-            return encoder.encode(Talk(person, rng, people, GOODNESS), rng.choice(TURNS))
+            return encoder.encode(Talk(person, rng, people, args.goodness), rng.choice(TURNS))
 
         ids, weights = zip(*in_parallel(make, count, f"policy/{args.seed}/{count}"), strict=True)
         return np.concatenate(ids), np.concatenate(weights)
 
-    every, sayable = text_of(everybody, args.dialogues // 2), text_of(people, args.dialogues)
-    model = new_model(tokenizer.get_vocab_size(), args.width, args.layers, args.seed)
-    with torch.no_grad():
-        model.model.embed_tokens.weight.copy_(cut_embeddings(args.base, tokenizer, args.width))
+    every = text_of(everybody, args.dialogues // 4) if args.all_until else None
+    sayable = text_of(people, args.dialogues)
+    every = every or sayable
     add_dropout(model, args.dropout)
     model.set_attn_implementation(CPU_ATTENTION if args.device == "cpu" else "sdpa")
     model.to(args.device)
@@ -178,7 +213,7 @@ def main() -> None:
     made = train(
         model,
         (),
-        windows(every, sayable, args.batch, args.seed),
+        windows(every, sayable, args.all_until, args.batch, args.seed),
         loss_of,
         tokens=args.tokens,
         minutes=args.minutes,

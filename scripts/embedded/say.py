@@ -1,73 +1,114 @@
-"""Collect what a policy says: replies to a part of the lines of every person, sampled at several temperatures.
+"""Collect what a policy says: replies to the lines of people, in dialogues that came before with written replies.
 
-    PYTHONPATH=. python scripts/embedded/say.py --model policy --out said.jsonl
+    PYTHONPATH=. python scripts/embedded/say.py --model policy --out said.jsonl.gz
 
-Each row holds the lines before a reply and the reply. With a verdict (`sense`: a kind of `texts.py`, or 0 for nonsense) it
-belongs in sense.jsonl, from which the judges learn: most of all that well-formed sentences can be nonsense. The replies of
-a policy that was trained against a judge are those that deceive it.
+Each row holds the lines up to the one that is replied to, and replies to it. `writer.py read` rates them; sensible ones are
+learned from by the next policy (`make_policy.py --read`), nonsense by the judges (`make_judge.py --read`). With a verdict of
+a reader on each, replies belong in sense.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import random
+import time
 from pathlib import Path
 
+import torch
+from corpus import in_parallel, with_replies
 from dialogues import Exchange, Talk
-from texts import known_people
+from documents import is_clean_reply, is_short, new_rows
+from small import ASSISTANT, END, USER
+from speaker import Speaker, padded
+from texts import Person, held_out_people, known_people, train_scenarios
+from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM
+from written import load_written, with_written
 
-from mapo.models.chat import Request
-from mapo.sampling.local import local_sampler
-from mapo.sampling.sampler import LocalChat
-from mapo.types import Message
-
-SHOWN = 4
-"""Exchanges of the dialogue that the policy sees."""
+SHOWN = 3
+"""Exchanges of the dialogue that the policy sees before the line."""
 BEFORE = 2
 """Lines that a row shows before the one that is replied to."""
+LONGEST = 28
 
 
-async def say(args: argparse.Namespace) -> list[dict[str, object]]:
-    """Return rows of lines and a reply to the last one."""
-    rng = random.Random(args.seed)
-    people = known_people()
-    sampler = local_sampler(args.model, slots=args.slots, context=1024)
-    gate = asyncio.Semaphore(args.slots)
+def prompts_of(played: list[Exchange], tokenizer: Tokenizer) -> list[tuple[list[str], list[int]]]:
+    """Return the lines and the ids of the prompt of each reply of a dialogue."""
+    result = []
+    for end in range(1, len(played) + 1):
+        shown = played[max(0, end - SHOWN - 1) : end]
+        rows = [f"{USER}{x.line}{END}{ASSISTANT}{x.reply}{END}" for x in shown[:-1]]
+        text = "".join(rows) + f"{USER}{shown[-1].line}{END}{ASSISTANT}"
+        lines = [x.line for x in played[max(0, end - BEFORE - 1) : end]]
+        result.append((lines, tokenizer.encode(text, add_special_tokens=False).ids))
+    return result
 
-    async def one(number: int, shown: list[Exchange], temperature: float) -> dict[str, object]:
-        pairs = [pair for x in shown for pair in (("user", x.line), ("assistant", x.reply))][:-1]
-        messages = tuple(Message(role, text) for role, text in pairs[-2 * SHOWN + 1 :])
-        async with gate:
-            chat = LocalChat(sampler, str(number))
-            answer = await chat.reply(Request(messages, temperature, max_tokens=40, seed=number + args.seed))
-            chat.end_dialogue()
-        lines = [x.line for x in shown[-BEFORE - 1 :]]
-        return {"lines": lines, "reply": " ".join(answer.reply.text.split()), "by": "policy"}
 
-    played = [Talk(person, rng, people, 0.5).play(12) for person in people]
-    places = [talk[:end] for talk in played for end in range(1, len(talk) + 1)]
-    chosen = rng.sample(places, min(args.replies, len(places)))
-    async with sampler:
-        jobs = [one(k, shown, rng.choice(args.temperatures)) for k, shown in enumerate(chosen)]
-        return await asyncio.gather(*jobs)
+@torch.inference_mode()
+def say(args: argparse.Namespace) -> None:
+    tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
+    short = lambda reply, line: is_short(reply) and is_clean_reply(reply, line)  # noqa: E731
+    people: list[Person] = with_replies((*known_people(), *held_out_people()), short)
+    if args.written:
+        written = load_written(args.written)
+        people += with_written([*train_scenarios(), *written.people], written, 0.85)
+        people = [p for p in people if any(line.replies for line in p.lines)]
+
+    def make(rng: random.Random) -> list[tuple[list[str], list[int]]]:
+        played = Talk(rng.choice(people), rng, people, 0.5).play(10)
+        return prompts_of(played, tokenizer)
+
+    places = [p for some in in_parallel(make, args.dialogues, f"say/{args.seed}", 50) for p in some]
+    random.Random(args.seed).shuffle(places)
+    dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
+    model = LlamaForCausalLM.from_pretrained(args.model, dtype=dtype).to(args.device).eval()
+    speaker = Speaker(model, range(model.config.vocab_size))
+    end = tokenizer.token_to_id(END)
+    torch.manual_seed(args.seed)
+    began, count = time.monotonic(), 0
+    at_once = max(1, args.at_once // args.each)
+    with new_rows(args.out) as add:
+        for start in range(0, len(places), at_once):
+            some = places[start : start + at_once]
+            prompts, sizes = padded([ids for _, ids in some], args.device)
+            sampled, _ = speaker.speak(
+                prompts,
+                sizes,
+                None,
+                args.each,
+                LONGEST,
+                end,
+                temperature=args.temperatures[start // at_once % len(args.temperatures)],
+                top_p=1.0,
+            )
+            texts = tokenizer.decode_batch(sampled, skip_special_tokens=True)
+            for n, (lines, _) in enumerate(some):
+                mine = dict.fromkeys(" ".join(t.split()) for t in texts[n * args.each : (n + 1) * args.each])
+                replies = [text for text in mine if text]
+                add({"lines": lines, "replies": replies})
+                count += len(replies)
+            if time.monotonic() - began > 60 * args.minutes:
+                break
+    print(f"{count} replies to {len(places)} lines, {time.monotonic() - began:.0f} s")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", required=True, help="folder of the policy")
-    parser.add_argument("--out", type=Path, required=True, help="file to write (.jsonl)")
+    parser.add_argument("--model", type=Path, required=True, help="folder of the policy")
+    parser.add_argument("--out", type=Path, required=True, help="file to write (.jsonl.gz)")
+    parser.add_argument(
+        "--written", type=Path, nargs="+", default=[], help="folders of writer.py: people to reply to"
+    )
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.5, 0.7, 1.0])
-    parser.add_argument("--replies", type=int, default=4000)
-    parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--dialogues", type=int, default=1000)
+    parser.add_argument("--each", type=int, default=4, help="replies to each line")
+    parser.add_argument("--at-once", type=int, default=4096)
+    parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    rows = [row for row in asyncio.run(say(args)) if row["reply"]]
-    args.out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    print(f"{len(rows)} replies")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    say(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -197,25 +198,38 @@ def train(
 
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of a training, for its record; of paths the last part."""
-    return {name: value.name if isinstance(value, Path) else value for name, value in vars(args).items()}
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, list):
+            return [shown(item) for item in value]
+        return value.name if isinstance(value, Path) else value
+
+    return {name: shown(value) for name, value in vars(args).items()}
 
 
-def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path, made: dict[str, Any]) -> None:
-    """Write a Hugging Face folder in half precision: to a temporary folder first, which is then renamed."""
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Write a folder: a temporary one first, which then gets the name `out` in place of any before."""
     new, old = out.with_name(out.name + ".new"), out.with_name(out.name + ".old")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
-    model.to("cpu", torch.float16).save_pretrained(new)
-    fast(tokenizer).save_pretrained(new)
-    config = json.loads((new / "tokenizer_config.json").read_text(encoding="utf-8"))
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"  # a name that all versions of transformers know
-    (new / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    (new / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-    (new / "NOTICE").write_text(NOTICE, encoding="utf-8")
-    for file in new.iterdir():
-        file.chmod(0o644)
+    yield new
     if out.exists():
         shutil.rmtree(old, ignore_errors=True)
         os.replace(out, old)
     os.replace(new, out)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def save(model: LlamaForCausalLM, tokenizer: Tokenizer, out: Path, made: dict[str, Any]) -> None:
+    """Write a Hugging Face folder in half precision."""
+    with new_folder(out) as new:
+        model.to("cpu", torch.float16).save_pretrained(new)
+        fast(tokenizer).save_pretrained(new)
+        config = json.loads((new / "tokenizer_config.json").read_text(encoding="utf-8"))
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"  # a name that all versions of transformers know
+        (new / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        (new / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+        (new / "NOTICE").write_text(NOTICE, encoding="utf-8")
+        for file in new.iterdir():
+            file.chmod(0o644)

@@ -1,0 +1,49 @@
+#!/bin/bash
+# Make the embedded policy and two judges on one GPU, with the help of a larger model that writes and rates replies.
+#
+#     bash scripts/embedded/make_gpu.sh QWEN SMOLLM2 OUT
+#
+# QWEN is the folder of Qwen2.5-Coder-1.5B-Instruct (mapo fetch qwen2.5-coder-1.5b) or its GGUF file, SMOLLM2 that of
+# SmolLM2-135M-Instruct (mapo fetch smollm2). What is already in OUT is not made again, so an interrupted run continues.
+# OUT gets adapter/ and written/ (the writer and its replies), policy/, refined/ (the policy, trained further on those of its
+# own replies that make sense), judge/ and judge_2/. PYTHON is the interpreter (default: .venv/bin/python).
+set -euo pipefail
+qwen=$(realpath "$1") base=$(realpath "$2") out=$(realpath -m "$3")
+here=$(dirname "$(realpath "$0")")
+cd "$here/../.."
+mkdir -p "$out"
+export PYTHONPATH=$PWD PYTHONUNBUFFERED=1
+python=${PYTHON:-.venv/bin/python}
+
+run() { # run NAME COMMAND...: with a log in OUT
+    local name=$1; shift
+    echo "$(date +%T) $name"
+    "$@" > "$out/$name.log" 2>&1 || { echo "failed: see $out/$name.log"; exit 1; }
+}
+step() { # step NAME SCRIPT OPTIONS...: write OUT/NAME unless it is there
+    local name=$1 script=$2; shift 2
+    [ -e "$out/$name" ] || run "$name" "$python" "$here/$script" "$@" --out "$out/$name"
+}
+
+if [ -f "$qwen" ]; then # a GGUF file
+    [ -e "$out/qwen" ] || run qwen "$python" -m mapo fetch qwen2.5-coder-1.5b --gguf "$qwen" --out "$out/qwen"
+    qwen=$out/qwen
+fi
+writer=(--model "$qwen" --adapter "$out/adapter")
+rated=(--written "$out/written" --read "$out/read.jsonl.gz")
+policy=(--batch 16384 --least 0.95 --exchanged 0.3)
+
+step examples writer.py prepare --model "$qwen"
+step adapter writer.py train --model "$qwen" --examples "$out/examples" --minutes "${TRAIN_MINUTES:-8}"
+# Not a step: it continues a folder and does nothing where all is written.
+run written "$python" "$here/writer.py" write "${writer[@]}" --out "$out/written" --each 12 --minutes "${WRITE_MINUTES:-15}"
+step policy make_policy.py --base "$base" --written "$out/written" "${policy[@]}" \
+    --tokens 400e6 --lr 2.5e-3 --all-until 0.15
+step said.jsonl.gz say.py --model "$out/policy" --written "$out/written" --dialogues 8000
+step read.jsonl.gz writer.py read "${writer[@]}" --said "$out/said.jsonl.gz"
+step refined make_policy.py --start "$out/policy" "${rated[@]}" "${policy[@]}" \
+    --tokens 120e6 --lr 1e-3 --all-until 0 --seed 1
+judge=(--tokens 60e6 --batch 24576 --dialogues 60000)
+step judge make_judge.py --policy "$out/refined" --start --part even --seed 1 "${rated[@]}" "${judge[@]}"
+step judge_2 make_judge.py --policy "$out/refined" --base "$base" --part odd --seed 2 "${rated[@]}" "${judge[@]}"
+echo "$(date +%T) ready: $out/refined $out/judge $out/judge_2"
