@@ -52,7 +52,9 @@ def test_a_run_tells_what_came_of_it(finished):
     )
     assert "Held-out scenarios" in done.stdout and "95 % interval" in done.stdout
     flat = " ".join(done.stdout.split())
-    assert re.search(r"Median test dialogue by gain: \S+, final distance [\d.]+ before, [\d.]+ after", flat)
+    assert re.search(
+        r"Median test dialogue by gain: \S+, final distance to the goal [\d.]+ before, [\d.]+ after", flat
+    )
     assert re.search(r"Score \(EPM-Q\) by step .* honest helper .*\* training dialogues: .* \(step 2\)", flat)
     assert re.search(r"before: EPM-Q \d+\.\d, .*after: EPM-Q \d+\.\d, ", flat)
     assert f"report: {out / 'report.html'}" in done.stderr
