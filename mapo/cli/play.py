@@ -43,7 +43,7 @@ def play(
         str | None,
         typer.Option(
             help="Model for the judge alone: a name, local:FOLDER, or scripted for plain code (default for "
-            "scripted people of the empathy domain: local:pocket-judge)."
+            "scripted people of the default domain: local:pocket-judge)."
         ),
     ] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
@@ -69,7 +69,7 @@ def play(
     """Hold a dialogue in the sandbox yourself, as the policy or the user.
 
     An empty line or Ctrl-D ends the dialogue. Without --agents-model, the other roles are scripted: a test
-    world that says nothing about real people. Then a small trained judge rates the replies in the empathy
+    world that says nothing about real people. Then a small trained judge rates the replies in the default
     domain, and plain code in other domains; --judge-model names another judge.
 
     To talk with the shipped policy: mapo play --as user --model local:pocket
