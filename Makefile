@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-train: setup ## Train the embedded model in the scripted sandbox and test it before and after (minutes)
+train: setup ## Train the embedded policy with scripted people and test it before and after (minutes)
 	@$(BIN)/mapo train pocket --out runs/train-$$(date +%Y%m%d-%H%M%S)
 
 ablate: setup ## Train with every method, two rewards and five seeds on the embedded model (hours)

@@ -1,17 +1,21 @@
 """Train with several seeds and test every run under several judges.
 
-    .venv/bin/python benchmarks/seeds.py --judge local:made/judge_2 --judge scripted [--seeds 5] [--out DIR]
+    .venv/bin/python benchmarks/seeds.py --judge scripted --judge local:made/judge_2 \
+        --json docs/results/make-train.json [--seeds 5] [--out DIR]
 
 For each seed: `mapo train pocket run.seed=K`, whose test has the judge of training, then `mapo eval empa` of
-the trained policy under each further judge. The untrained policy is tested once per further judge. Prints
-scores, time and memory, and the mean gain under each judge with a Student's t interval over seeds. A run that
-is complete in DIR is not repeated.
+the exported policy under each further judge, with the settings of the config. The untrained policy is tested
+once per further judge. Prints scores, time and memory, and the mean gain under each judge with a Student's t
+interval over seeds. A run that is complete in DIR is not repeated. --json writes a result file for
+scripts/docs_tables.py, which names the judge of training and its weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import subprocess
 import sys
 import time
@@ -19,7 +23,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from mapo.config import Config, load_config
+from mapo.local_model.shipped import local_folder
 from mapo.measure.stats import t_interval
+from mapo.players.identity import fingerprint
 
 SCRIPTED = "scripted"
 
@@ -79,16 +86,11 @@ def score(folder: Path) -> dict[str, Any]:
 def evaluate(policy: str, judge: str, out: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Test a policy under a judge, unless that was done."""
     if not (out / "done").exists():
-        words = [
-            "--model",
-            policy,
-            "--scenarios",
-            "builtin:test",
-            "--repeats",
-            args.repeats,
-            "--temperature",
-            0.7,
-        ]
+        config = load_config(args.config, args.set)
+        words = ["--model", policy, "--scenarios", "builtin:test", "--repeats", args.repeats]
+        words += ["--temperature", config.eval.temperature, "--max-tokens", config.rollout.max_tokens]
+        words += ["--max-turns", config.eval.max_turns] if config.eval.max_turns else []
+        words += [] if config.rollout.system else ["--no-system"]
         words += [] if judge == SCRIPTED else ["--agents", SCRIPTED, "--judge-model", judge]
         mapo("eval", "empa", *words, "--out", out, *(["--resume"] if out.exists() else []))
         (out / "done").touch()
@@ -115,6 +117,61 @@ def train(seed: int, args: argparse.Namespace) -> dict[str, Any]:
         before = evaluate(args.model, judge, args.out / f"before_{name}", args)
         row[judge] = (before, evaluate(f"local:{exported}", judge, args.out / f"after_{seed}_{name}", args))
     return row
+
+
+def judge_of(config: Config) -> dict[str, str]:
+    """Return the entries of a result file that name the judge of training, and its weights if it is local."""
+    model = config.roles.judge.model if config.roles.judge else None
+    if model is None:
+        return {"judge": SCRIPTED}
+    folder = local_folder(model.removeprefix("local:"))
+    weights = {"judge_weights": fingerprint(folder)} if model.startswith("local:") and folder.is_dir() else {}
+    return {"judge": model, **weights}
+
+
+def mean_gain(values: list[float]) -> str:
+    """Return the mean gain over seeds with its interval, as text."""
+    interval = t_interval(values) if len(values) > 1 else None
+    return f"{fmean(values):+.1f}" + (f" ({interval[0]:+.1f} to {interval[1]:+.1f})" if interval else "")
+
+
+def result_file(
+    rows: list[dict[str, Any]], gains: dict[str, list[float]], args: argparse.Namespace
+) -> dict[str, Any]:
+    """Return the trainings as a result file of scripts/docs_tables.py: one row per seed."""
+    columns = {
+        "seed": "{seed}",
+        "EPM-Q before": "{before:.1f} ({before_low:.1f} to {before_high:.1f})",
+        "EPM-Q after": "{after:.1f} ({after_low:.1f} to {after_high:.1f})",
+        "gain": "{gain:+.1f}",
+        "passed after": "{passed}/{n}",
+        **{f"gain, judge {judge}": f"{{gain_{k}:+.1f}}" for k, judge in enumerate(args.judge, 1)},
+        "seconds": "{seconds}",
+        "GB": "{gigabytes:.1f}",
+    }
+    table = []
+    for place, row in enumerate(rows):
+        before, after = row["training"]
+        entry = {"seed": row["seed"]}
+        for when, tested in (("before", before), ("after", after)):
+            entry |= {
+                when: round(tested["epm_q"], 2),
+                f"{when}_low": round(tested["low"], 2),
+                f"{when}_high": round(tested["high"], 2),
+            }
+        entry |= {"gain": round(gains["training"][place], 2), "passed": after["passes"], "n": after["n"]}
+        entry |= {f"gain_{k}": round(gains[judge][place], 2) for k, judge in enumerate(args.judge, 1)}
+        table.append({**entry, "seconds": row["seconds"], "gigabytes": row["gigabytes"]})
+    means = [f"Mean gain {mean_gain(gains['training'])}"]
+    means += [f"under the judge {judge} {mean_gain(gains[judge])}" for judge in args.judge]
+    return {
+        "command": " ".join(["mapo train", args.config, "run.seed=K", *args.set]),
+        **judge_of(load_config(args.config, args.set)),
+        "setup": f"{'; '.join(means)}; intervals of means: Student's t over seeds, of scores: bootstrap over "
+        f"scenarios, 95 %. Seconds and memory with both tests. {os.cpu_count()} {platform.machine()} cores.",
+        "columns": columns,
+        "rows": table,
+    }
 
 
 def main() -> None:
@@ -146,11 +203,10 @@ def main() -> None:
         for judge in ("training", *args.judge)
     }
     for judge, values in gains.items():
-        interval = t_interval(values) if len(values) > 1 else None
-        shown = f" ({interval[0]:+.1f} to {interval[1]:+.1f})" if interval else ""
-        print(f"mean gain under judge {judge}: {fmean(values):+.1f}{shown}")
+        print(f"mean gain under judge {judge}: {mean_gain(values)}")
     if args.json:
-        args.json.write_text(json.dumps({"rows": rows, "gains": gains}, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(result_file(rows, gains, args), indent=1) + "\n"
+        args.json.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

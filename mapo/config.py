@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mapo.body_fields import check_body, check_effort, parse_body, with_thinking
+from mapo.domain_folders import DEFAULT, SHIPPED_JUDGE
 from mapo.errors import InputError
 from mapo.untrusted import parse_toml, read_file
 
@@ -555,6 +556,10 @@ def load_config(
     if flat:
         set_earlier_defaults(data)
     _drop_excluded(data, {text.partition("=")[0].strip() for text in overrides})
+    changes: dict[str, Any] = {}
+    for override in overrides:
+        _override(changes, override)
+    _drop_shipped_judge(data, changes)
     for override in overrides:
         _override(data, override)
     _resolve_folders(data, Path())
@@ -619,6 +624,7 @@ def _read_layers(path: Path, flat: bool, seen: tuple[Path, ...] = ()) -> dict[st
     inherited = _read_layers(base, flat, seen)
     optim = data.get("optim")
     _drop_excluded(inherited, {f"optim.{key}" for key in optim} if isinstance(optim, dict) else ())
+    _drop_shipped_judge(inherited, data)
     return _merge(inherited, data)
 
 
@@ -637,6 +643,23 @@ def _drop_excluded(data: dict[str, Any], keys: Collection[str]) -> None:
     for key, other in (("optim.steps", "epochs"), ("optim.epochs", "steps")):
         if key in keys and isinstance(section, dict):
             section.pop(other, None)
+
+
+def _drop_shipped_judge(data: Mapping[str, Any], layer: Mapping[str, Any]) -> None:
+    """Remove the shipped judge from `data` if `layer` asks for what it has not learned: people who are
+    models, several judges, or another domain. Then `roles.everyone` judges, or the domain's scripted judge.
+    """
+    asked, known = ({key: _table(d, key) for key in ("roles", "scenarios")} for d in (layer, data))
+    unknown = asked["roles"].get("agents", "scripted") != "scripted" or asked["roles"].get("judges")
+    if not unknown and asked["scenarios"].get("domain", DEFAULT) == DEFAULT:
+        return
+    if known["roles"].get("judge") == {"model": f"local:{SHIPPED_JUDGE}"}:
+        del data["roles"]["judge"]
+
+
+def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _check_splits(data: Mapping[str, Any], where: str) -> None:

@@ -7,9 +7,11 @@
 view-dialogue.png, view-path.png and view-phone.png are pages of `mapo view`, photographed with chromium (make
 test-browser installs it and playwright; MAPO_CHROMIUM names another browser). They show one training dialogue: of
 those in the last third of training that ended in success, the one whose first three replies earned the most reward.
---dialogue FILE/LINE chooses another one.
+If none did, because training dialogues are short, it is chosen among all of them. --dialogue FILE/LINE chooses
+another one.
 
-ablation.png shows the held-out scores of docs/results/ablation.json with the reference scores of the scripted world.
+ablation.png shows the held-out scores of docs/results/ablation.json with the reference scores of their test world,
+whose judge the file may name (`judge`).
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ def held_out(table: dict[str, Any]) -> Picture:
         for row in table["rows"]
     ]
     curves = [{**cell, "training": [], "validation": []} for cell in cells]
-    roles = dict.fromkeys(("user", "director", "judge"), "scripted")
+    roles = {"user": "scripted", "director": "scripted", "judge": table.get("judge") or "scripted"}
     context = {"domain": "empathy", "scenarios": "builtin:test", **roles}
     report = {"cells": cells, "curves": curves, "reach": {"score": None}, "context": context}
     drawn = picture(report, "ablation")
@@ -146,18 +148,20 @@ def photograph(run: Path, dialogue: str | None, temporary: Path) -> None:
 
 
 def chosen_dialogue(run: Path) -> str:
-    """Return FILE/LINE of the successful dialogue of late training that began best."""
+    """Return FILE/LINE of the successful dialogue of late training that began best; of all, if none succeeded."""
     files = sorted(RunDir(run).dialogues.glob("step_*.jsonl"))
-    found: dict[str, float] = {}
+    began: dict[str, float] = {}
+    succeeded = set()
     for file in files[-max(1, len(files) // 3) :]:
         for number, line in enumerate(file.read_text().splitlines(), 1):
             record = json.loads(line)
+            place = f"{file.name}/{number}"
+            began[place] = sum(turn["reward"] or 0.0 for turn in record["turns"][:3])
             if (record.get("ending") or {}).get("reason") == "success":
-                rewards = [turn["reward"] or 0.0 for turn in record["turns"][:3]]
-                found[f"{file.name}/{number}"] = sum(rewards)
-    if not found:
-        sys.exit(f"No dialogue in the last third of {run} ended in success. Choose one with --dialogue.")
-    return max(found, key=lambda place: found[place])
+                succeeded.add(place)
+    if not began:
+        sys.exit(f"{run} has no training dialogues.")
+    return max(succeeded or began, key=lambda place: began[place])
 
 
 @contextmanager

@@ -15,7 +15,8 @@ A result file holds measured figures and how to measure them again:
      "columns": {"seed": "{seed}", "after": "{after:.1f}"},     column title: Python format of a row
      "rows": [{"seed": 0, "after": 48.7}]}
 
-A row without a value that its column needs has an empty cell. A page can also link to a result file instead of
+Figures that depend on a judge model name it: `judge`, and `judge_weights`, the fingerprint of its weights, are
+optional and shown before the setup. A row without a value that its column needs has an empty cell. A page can also link to a result file instead of
 showing it.
 """
 
@@ -44,6 +45,8 @@ def read_result(path: Path) -> dict[str, Any]:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ResultFileError(f"{path}: {error}") from error
+    if result.get("judge_weights") and not result.get("judge"):
+        raise ResultFileError(f"{path}: judge_weights without judge")
     missing = [key for key in ("command", "setup", "columns", "rows") if not result.get(key)]
     if missing:
         raise ResultFileError(f"{path}: {', '.join(missing)} is missing or empty")
@@ -61,7 +64,14 @@ def render(result: dict[str, Any]) -> str:
     lines += [_line([_cell(form, row) for form in columns.values()]) for row in result["rows"]]
     commands = result["command"] if isinstance(result["command"], list) else [result["command"]]
     source = "; ".join(f"`{command}`" for command in commands)
-    return "\n".join([*lines, "", f"*{result['setup']}* Command: {source}", ""])
+    return "\n".join([*lines, "", f"*{_judge(result)}{result['setup']}* Command: {source}", ""])
+
+
+def _judge(result: dict[str, Any]) -> str:
+    if not (judge := result.get("judge")):
+        return ""
+    weights = result.get("judge_weights")
+    return f"Judge: {judge}{f' (weights {weights})' if weights else ''}. "
 
 
 def _line(cells: list[str]) -> str:

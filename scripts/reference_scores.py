@@ -34,7 +34,8 @@ TOLERANCE = 0.5
 
 
 class Played(NamedTuple):
-    """A scripted policy to play under a judge."""
+    """A scripted policy to play under a judge. The honest helper is the best one for it: `honest` fills
+    sentence templates for plain code, `listener` says replies written by hand for a judge that reads."""
 
     name: str
     label: str
@@ -47,8 +48,8 @@ PLAYED = {
         Played("silent", "silent policy", chart=False),
         Played("honest", "honest helper"),
         Played("silent", "silent policy", SHIPPED_JUDGE, chart=False),
-        Played("honest", "sentence templates", SHIPPED_JUDGE),
-        Played("listener", "written replies", SHIPPED_JUDGE),
+        Played("honest", "sentence templates", SHIPPED_JUDGE, chart=False),
+        Played("listener", "honest helper", SHIPPED_JUDGE),
     ),
     "tutoring": (Played("silent", "silent policy", chart=False), Played("honest", "honest tutor")),
 }

@@ -252,7 +252,7 @@ def test_a_mistyped_config_is_suggested():
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["reward.steps=expected"],
+        ["reward.steps=expected", "roles.judge.model="],
         ["reward.steps=expected", "roles.agents=llm", "roles.everyone.model=big"],
         [
             "reward.steps=expected",
@@ -282,3 +282,36 @@ def test_an_empty_model_takes_a_judge_back(more, tmp_path):
 def test_a_judge_without_a_model_of_its_own_keeps_its_settings():
     settings = ["roles.agents=llm", "roles.everyone.model=big", "roles.judge.temperature=0.5"]
     assert load_config(None, settings).roles.judge.temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["roles.judge.model="],
+        ["roles.agents=llm", "roles.everyone.model=big"],
+        ["scenarios.domain=tutoring"],
+        ["roles.agents=llm", 'roles.judges=[{model="a"}, {model="b"}]', "roles.everyone.model=big"],
+    ],
+)
+def test_the_shipped_judge_leaves_when_other_people_or_another_domain_come(overrides):
+    assert load_config("pocket").roles.judge.model == "local:pocket-judge"
+    assert load_config("pocket", overrides).roles.judge is None
+
+
+def test_the_shipped_judge_leaves_a_config_that_extends_its_own(tmp_path):
+    other = written(tmp_path, "x.toml", 'extends = "pocket"\n[scenarios]\ndomain = "tutoring"\n')
+    assert load_config(other).roles.judge is None
+    same = written(tmp_path, "y.toml", 'extends = "pocket"\n[optim]\nlr = 0.5\n')
+    assert load_config(same).roles.judge.model == "local:pocket-judge"
+
+
+def test_the_scripted_judge_of_the_tutoring_domain_judges_there():
+    config = load_config("tutoring")
+    assert config.roles.judge is None and config.roles.agents == "scripted"
+    assert config.eval.max_turns == config.rollout.max_turns == 15
+
+
+def test_a_judge_that_is_named_stays_for_all_people():
+    settings = ["roles.agents=llm", "roles.everyone.model=big", "roles.judge.model=local:pocket-judge"]
+    assert load_config("pocket", settings).roles.judge.model == "local:pocket-judge"  # players refuse it
+    assert load_config("pocket", ["roles.agents=scripted"]).roles.judge.model == "local:pocket-judge"

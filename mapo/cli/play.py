@@ -41,19 +41,22 @@ def play(
     agents_body: AgentsBody = None,
     judge_model: Annotated[
         str | None,
-        typer.Option(help="Model for the judge alone: a name, or local:FOLDER (local:pocket-judge)."),
+        typer.Option(
+            help="Model for the judge alone: a name, local:FOLDER, or scripted for plain code (default for "
+            "scripted people of the default domain: local:pocket-judge)."
+        ),
     ] = None,
     judge_base_url: Annotated[str | None, typer.Option(help="Its endpoint.")] = None,
     judge_panel: JudgePanel = None,
     key_env: Annotated[str, typer.Option(help="Environment variable with the API key.")] = "OPENAI_API_KEY",
     temperature: Annotated[
         float | None,
-        typer.Option(min=0.0, help="The policy's temperature (default: 1; local:pocket 0.7)."),
+        typer.Option(min=0.0, help="The policy's temperature (default: 1; local:pocket 0.6)."),
     ] = None,
     top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Token limit of the policy's replies (default: 512; local:pocket 48)."),
+        typer.Option(min=1, help="Token limit of the policy's replies (default: 512; local:pocket 32)."),
     ] = None,
     no_system: Annotated[
         bool, typer.Option("--no-system", help="Send the policy no system prompt (default for local:pocket).")
@@ -66,8 +69,10 @@ def play(
     """Hold a dialogue in the sandbox yourself, as the policy or the user.
 
     An empty line or Ctrl-D ends the dialogue. Without --agents-model, the other roles are scripted: a test
-    world that says nothing about real people. With --judge-model, a model judges the replies to scripted
-    people too.
+    world that says nothing about real people. Then a small trained judge rates the replies in the default
+    domain, and plain code in other domains; --judge-model names another judge.
+
+    To talk with the shipped policy: mapo play --as user --model local:pocket
     """
     import asyncio
     import random
@@ -105,6 +110,8 @@ def play(
     agents = PartialSpec(agents_model, agents_base_url, key_env)
     models = with_judge_panel(_cast(agents, PartialSpec(judge_model, judge_base_url)), judge_panel)
     roles = with_sampling(models, **dict.fromkeys(models or ("user", "director", "judge"), others))
+    if roles is None and judge_model is None:
+        roles = _shipped_judge(known[name].domain)
     check_models(models_by_role(roles).values())
     chosen, policy_spec = known[name], ModelSpec(model, base_url, key_env, own)
     defaults = reply_defaults(policy_spec.local)
@@ -140,7 +147,7 @@ def play(
                 if policy_spec.scripted is not None:
                     typer.echo(
                         "The scripted policy reads the scenario, not what you type. For one that reads you, "
-                        "use --model.\n"
+                        "use --model local:pocket.\n"
                     )
                 typer.echo(printable(f"you (the opening of this scenario): {chosen.opening}"))
             dialogue = await play_one(job, policy, cast, rules, lambda t: _show(t, role, rubric.keys))
@@ -160,13 +167,40 @@ def _cast(agents: PartialSpec, judge: PartialSpec) -> dict[str, ModelSpec] | Non
     from mapo.errors import InputError
     from mapo.players.casting import cast_from_options
     from mapo.players.spec import PartialSpec
+    from mapo.scripted.world import SCRIPTED
 
+    if judge.model == SCRIPTED and agents.model:
+        raise InputError(
+            "a scripted judge knows only scripted people, and --agents-model names a model",
+            where="--judge-model",
+            fix="Name a model as judge, or leave out --agents-model",
+        )
+    if judge.model == SCRIPTED:
+        judge = judge._replace(model=None)
     if agents.model:
         return cast_from_options("llm", agents, user=PartialSpec(), director=PartialSpec(), judge=judge)
     if judge.base_url and not judge.model:
         raise InputError("--judge-base-url has no effect on a scripted judge", fix="Give --judge-model")
     # Without other models, the key is the judge's.
     return cast_from_options("scripted", PartialSpec(), judge=judge._replace(key_env=agents.key_env))
+
+
+def _shipped_judge(domain: str) -> dict[str, ModelSpec] | None:
+    """Return the shipped judge for scripted people of its domain, or None where it cannot be used: in other
+    domains, and without the packages of the local engine."""
+    from mapo.domain_folders import DEFAULT, SHIPPED_JUDGE
+    from mapo.errors import InputError
+    from mapo.local_model.requirements import require_torch
+    from mapo.players.spec import ModelSpec
+
+    if domain != DEFAULT:
+        return None
+    try:
+        require_torch()
+    except InputError as error:
+        typer.echo(f"Plain code judges: the shipped judge is a model. {error.fix}")
+        return None
+    return {"judge": ModelSpec(f"local:{SHIPPED_JUDGE}")}
 
 
 _ENDED_BY_PLAYER = "the player ended the dialogue"

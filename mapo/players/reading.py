@@ -115,6 +115,18 @@ def check_trained_roles(models: Mapping[str, ModelSpec], rubric: Rubric) -> None
             check_role(file, kind, rubric, spec.model)
 
 
+def refuse_as_policy(spec: ModelSpec) -> None:
+    """Raise InputError if a model was trained to judge or direct: it answers forms and cannot speak."""
+    file = role_file_of(spec)
+    if file is not None and file.role in READABLE:
+        option = f"--{file.role}-model {spec.model}"
+        raise InputError(
+            f"the policy was trained to be a {file.role} and cannot hold a dialogue",
+            where=spec.model,
+            fix=f"Use it as {file.role} ({option}), and another model, such as local:pocket, as policy",
+        )
+
+
 def role_kind(role: str) -> str:
     """Return the kind of a role among the models of a training: user, director, ranker, or any judge."""
     return role if role in ("user", "director", "ranker") else "judge"

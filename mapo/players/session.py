@@ -21,7 +21,13 @@ from mapo.players.casting import (
 )
 from mapo.players.local_models import ROLE_CONTEXT, LocalModels, refuse_tool_prompts, role_sampling
 from mapo.players.prompts import prompts_from_config, templates_of
-from mapo.players.reading import check_forms, check_trained_roles, judge_prompts, reading_prompts
+from mapo.players.reading import (
+    check_forms,
+    check_trained_roles,
+    judge_prompts,
+    reading_prompts,
+    refuse_as_policy,
+)
 from mapo.players.spec import CastSpec, ModelSpec, PanelSpec, models_by_role
 
 if TYPE_CHECKING:
@@ -127,7 +133,9 @@ class ModelSession:
 
         if self.cache_mode not in MODES:
             raise InputError(f"--cache is '{self.cache_mode}'", fix=f"Use one of: {', '.join(MODES)}")
-        for spec in models.values():
+        for role, spec in models.items():
+            if role == "policy":
+                refuse_as_policy(spec)
             if spec.sampling.body and spec.address is None:
                 raise InputError(
                     f"'{spec.model}' is not at an endpoint, so body fields have no effect",
@@ -190,6 +198,7 @@ class ModelSession:
 
         if spec.scripted is not None:
             return scripted_policy(domain, spec.scripted)
+        refuse_as_policy(spec)
         if spec.local is not None:
             sampler = await self.local.sampler(spec.local, "policy")
             return lambda job: sampler.policy(job, self.context)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mapo.config import Advantage
 from mapo.estimators.methods import ESTIMATORS
 from mapo.estimators.ragged import Floats
+from mapo.measure.rubric import Rubric
 from mapo.report.document import numbers
 from mapo.runs.contents import number
 from mapo.runs.explanation import CreditedBatch, TurnCredit
@@ -68,7 +69,7 @@ def turn_example(run: TrainingRun) -> TurnExample | str:
     lines = [
         ("person", clip(dialogue.turns[t].user, TEXT)),
         ("reply", clip(dialogue.turns[t].reply.text, TEXT)),
-        ("judge", _levels(dialogue.turns[t])),
+        ("judge", _levels(dialogue.turns[t], rubric)),
         ("movement", _movement(run, dialogue, t)),
         ("reward", f"{signed(dialogue.turns[t].reward)}. {earned}"),
         *_return(run.advantage, credit, siblings, computed.returns, usable, t),
@@ -79,14 +80,16 @@ def turn_example(run: TrainingRun) -> TurnExample | str:
     return TurnExample(title, [line for line in lines if line[1]])
 
 
-def _levels(turn: Turn) -> str:
+def _levels(turn: Turn, rubric: Rubric | None) -> str:
+    """Return the levels other than 0 by axis, with the judge's reasons; a judge that is read out has none."""
+    titles = {axis.key: f"{axis.title.lower()} ({axis.key})" for axis in rubric.axes} if rubric else {}
     marks = [
-        f"{key} {mark.level:+d}{f' ({clip(mark.reason, REASON)})' if mark.reason else ''}"
+        f"{titles.get(key, key)} {mark.level:+d}{f': {clip(mark.reason, REASON)}' if mark.reason else ''}"
         for key, pair in (turn.levels or {}).items()
         for mark in (pair.progress, pair.regression)
         if mark.level
     ]
-    return ", ".join(marks) if marks else "level 0 on every axis"
+    return "; ".join(marks) if marks else "level 0 on every axis"
 
 
 def _movement(run: TrainingRun, dialogue: Dialogue, t: int) -> str:

@@ -82,7 +82,7 @@ def test_the_default_methods_are_those_of_the_paper():
 def test_a_grid_from_start_to_report(fake, tmp_path):
     out = tmp_path / "grid"
     small = ("--methods", "mapo,grpo", "--rewards", "idr,adr")
-    code, told = call("optim.steps=4", "--out", out, *small, "--seeds", 2, "--jobs", 2)
+    code, told = call("optim.steps=4", "roles.judge.model=", "--out", out, *small, "--seeds", 2, "--jobs", 2)
     assert code == 0, told
     names = {f"{m}_{r}_seed{s}" for m in ("mapo", "grpo") for r in ("idr", "adr") for s in (0, 1)}
     assert {p.stem for p in (out / "logs").iterdir()} == names

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
-from mapo.cli.play import _cast, _show
+from mapo.cli.play import _cast, _shipped_judge, _show
+from mapo.errors import InputError
 from mapo.local_model.shipped import ReplyDefaults, reply_defaults
 from mapo.measure.rubric import Rubric
 from mapo.players.spec import ModelSpec, PartialSpec
@@ -17,11 +19,13 @@ from support.builders import dialogue, marks
 from support.command import mapo
 
 FOLDER = domain_folder("empathy") / "scenarios"
+SCENE = ("play", "career-night-ward", "--scenarios", "builtin:all")
+PLAIN = ("--judge-model", "scripted")
 
 
 def test_being_the_policy():
     typed = "The ward again, and the tram on top of it.\nYou should try to sleep more.\n\n"
-    done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", typed=typed)
+    done = mapo(*SCENE, *PLAIN, typed=typed)
     assert done.returncode == 0, done.stderr
     assert "Marta, 41" in done.stdout and "C +1  takes up what was said" in done.stdout
     assert "P -1  gives orders" in done.stdout and "distance" in done.stdout
@@ -29,14 +33,41 @@ def test_being_the_policy():
 
 
 def test_being_the_user():
-    done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", "--as", "user", typed="Hm.\n\n")
+    done = mapo(*SCENE, *PLAIN, "--as", "user", typed="Hm.\n\n")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("them:") == 2 and "state (" in done.stdout
 
 
+def test_the_shipped_judge_reads_what_is_typed_to_scripted_people():
+    done = mapo(*SCENE, typed="The ward again, and the tram on top of it.\n\n")
+    assert done.returncode == 0, done.stderr
+    assert "Judge: pocket-judge" in done.stdout and "the judge is a small trained model" in done.stdout
+    assert "state (" in done.stdout and "[not judged" not in done.stdout
+
+
+def test_talking_with_the_shipped_policy():
+    done = mapo(*SCENE, "--as", "user", "--model", "local:pocket", typed="I slept badly.\n\n")
+    assert done.returncode == 0, done.stderr
+    assert "Judge: pocket-judge" in done.stdout and done.stdout.count("them:") == 2
+    assert "[not judged" not in done.stdout
+
+
+def test_plain_code_judges_in_other_domains():
+    done = mapo("play", "--domain", "tutoring", "--seed", "1", typed="\n")
+    assert done.returncode == 0, done.stderr
+    assert "user, director and judge are scripted" in done.stdout
+
+
+def test_plain_code_judges_without_the_packages_of_local_models(monkeypatch, capsys):
+    missing = InputError("this needs torch", fix="Run: pip install 'mapo-rl[train]'")
+    monkeypatch.setattr("mapo.local_model.requirements.require_torch", Mock(side_effect=missing))
+    assert _shipped_judge("empathy") is None
+    assert "Plain code judges" in capsys.readouterr().out
+
+
 def test_playing_to_the_end():
     typed = "Hm, I see what you mean by that one.\n" * 50
-    done = mapo("play", "career-night-ward", "--scenarios", "builtin:all", typed=typed)
+    done = mapo(*SCENE, *PLAIN, typed=typed)
     assert "The dialogue ended: failure" in done.stdout
 
 
@@ -64,7 +95,7 @@ def test_the_policy_may_do_without_a_system_prompt():
 
 
 def test_the_shipped_policy_replies_as_it_learned_to():
-    assert reply_defaults("pocket") == ReplyDefaults(temperature=0.7, max_tokens=48, system=False)
+    assert reply_defaults("pocket") == ReplyDefaults(temperature=0.6, max_tokens=32, system=False)
     assert reply_defaults("models/other") == reply_defaults(None) == ReplyDefaults(1.0, 512, True)
 
 
@@ -77,9 +108,6 @@ def test_play_with_models_that_think():
         )
     assert done.returncode == 0, done.stderr
     assert {str(body.get("chat_template_kwargs")) for body in server.bodies} == {"{'enable_thinking': False}"}
-
-
-SCENE = ("play", "career-night-ward", "--scenarios", "builtin:all")
 
 
 @pytest.mark.parametrize("role", ["policy", "user"])
@@ -135,6 +163,8 @@ def test_a_reply_without_any_level_says_so(capsys):
         (["nobody"], "no scenario 'nobody'"),
         (["career-tied-up"], "--scenarios builtin:all includes the held-out ones"),
         (["--as", "judge"], "policy or user"),
+        (["--as", "user", "--model", "local:pocket-judge"], "was trained to be a judge"),
+        (["--judge-model", "scripted", "--agents-model", "m"], "knows only scripted people"),
     ],
 )
 def test_play_refuses(args, words):
@@ -149,7 +179,8 @@ def test_nothing_a_scenario_or_model_says_steers_the_terminal(tmp_path, hostile)
     text = text.replace('topic = "', f'topic = "{escaped}').replace('opening = "', f'opening = "{escaped}')
     (tmp_path / "career-night-ward.toml").write_text(text, encoding="utf-8")
     for role in ("policy", "helper", "user"):
-        done = mapo("play", "career-night-ward", "--scenarios", tmp_path, "--as", role, typed="Hm.\n\n")
+        scene = ("play", "career-night-ward", "--scenarios", tmp_path, *PLAIN)
+        done = mapo(*scene, "--as", role, typed="Hm.\n\n")
         assert done.returncode == 0 and "\x1b" not in done.stdout
 
 

@@ -52,7 +52,9 @@ def test_a_run_tells_what_came_of_it(finished):
     )
     assert "Held-out scenarios" in done.stdout and "95 % interval" in done.stdout
     flat = " ".join(done.stdout.split())
-    assert re.search(r"Median test dialogue by gain: \S+, final distance [\d.]+ before, [\d.]+ after", flat)
+    assert re.search(
+        r"Median test dialogue by gain: \S+, final distance to the goal [\d.]+ before, [\d.]+ after", flat
+    )
     assert re.search(r"Score \(EPM-Q\) by step .* honest helper .*\* training dialogues: .* \(step 2\)", flat)
     assert re.search(r"before: EPM-Q \d+\.\d, .*after: EPM-Q \d+\.\d, ", flat)
     assert f"report: {out / 'report.html'}" in done.stderr
@@ -93,7 +95,7 @@ def test_processes_share_the_cores_before_torch_counts_them(monkeypatch, tmp_pat
 @pytest.mark.slow
 def test_two_processes_stopped_and_resumed_end_with_the_same_weights(tmp_path):
     given = ["pocket", "optim.steps=2", "rollout.scenarios=2", "eval.every=0", "eval.test_repeats=0"]
-    given += ["run.checkpoint_every=1", "run.trackers=[]"]
+    given += ["roles.judge.model=", "run.checkpoint_every=1", "run.trackers=[]"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
 
     def begun(*given):  # not in this process, where torch has counted the cores
@@ -115,6 +117,12 @@ def test_two_processes_stopped_and_resumed_end_with_the_same_weights(tmp_path):
     finished(begun("--out", cut, "--resume"))
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert small.weights(cut, 2, name) == small.weights(whole, 2, name)
+
+
+def test_a_judge_is_no_policy(tmp_path):
+    done = mapo("train", "pocket", "model.source=pocket-judge", "--out", tmp_path / "run")
+    assert done.returncode == 2 and "was trained to be a judge and cannot hold a dialogue" in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_more_processes_than_scenarios_are_refused_before_one_is_started(tmp_path):

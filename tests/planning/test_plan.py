@@ -276,7 +276,7 @@ def test_scripted_roles_need_no_server(tmp_path):
     path.write_text(
         "servers.policy.streams = 8\ncalls.policy = {output = 20, seconds = 0.1}\nupdate.seconds = 1"
     )
-    done = mapo("plan", "pocket", "--rates", path)
+    done = mapo("plan", "pocket", "roles.judge.model=", "--rates", path)
     assert (
         done.returncode == 0
         and "scripted roles take no time" in done.stderr

@@ -111,7 +111,7 @@ def test_a_tokenizer_splits_a_form_at_its_places(places):
     """Training reads the forms inside the messages, so their tokens must be those of the separate parts."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(files("mapo") / "local_model" / "pocket" / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(files("mapo") / "local_model" / "pocket_judge" / "tokenizer.json"))
     parts = [part for place in places for part in (place.label, "?")]
     separate = [token for part in parts for token in tokenizer.encode(part, add_special_tokens=False).ids]
     assert tokenizer.encode(form_text(places), add_special_tokens=False).ids == separate

@@ -34,6 +34,38 @@ def test_the_ablation_shows_scores_and_reference_lines(script):
         assert means == [row[reward] for row in table["rows"]]
 
 
+def test_the_reference_lines_are_those_of_the_judge_of_the_result_file(script):
+    from mapo.scoring.reference import reference_lines
+    from mapo.scripted.world import World
+    from mapo.show.figures import new_figure
+
+    drawn = script.held_out({**json.loads(script.RESULTS.read_text()), "judge": "local:pocket-judge"})
+    axes = new_figure(4, 3).subplots()
+    drawn.panels[0].draw(axes)
+    lines = reference_lines(World("empathy", "pocket-judge"))
+    assert [line.label for line in lines] == ["nothing happens", "honest helper"]
+    assert {f"{line.label} {line.epm_q:.0f}" for line in lines} <= {text.get_text() for text in axes.texts}
+
+
+def write_steps(run, *endings):
+    (run / "dialogues").mkdir()
+    records = [
+        {"ending": {"reason": ending}, "turns": [{"reward": reward}]} for reward, ending in enumerate(endings)
+    ]
+    text = "".join(f"{json.dumps(record)}\n" for record in records)
+    (run / "dialogues" / "step_00001.jsonl").write_text(text)
+
+
+def test_the_shown_dialogue_is_a_success(script, tmp_path):
+    write_steps(tmp_path, "failure", "success", "turn_limit")
+    assert script.chosen_dialogue(tmp_path) == "step_00001.jsonl/2"
+
+
+def test_without_a_success_the_shown_dialogue_began_best(script, tmp_path):
+    write_steps(tmp_path, "failure", "turn_limit", "turn_limit")
+    assert script.chosen_dialogue(tmp_path) == "step_00001.jsonl/3"
+
+
 @pytest.mark.parametrize("file", sorted((ROOT / "docs" / "images").glob("*.png")), ids=lambda file: file.name)
 def test_pictures_are_small(script, file):
     assert file.stat().st_size <= script.LARGEST

@@ -42,6 +42,14 @@ def test_a_table_is_inserted_with_its_setup_and_command(docs):
     )
 
 
+def test_a_result_file_may_name_the_judge_and_its_weights(docs):
+    named = {**RESULT, "judge": "local:pocket-judge", "judge_weights": "f844"}
+    (docs / "results" / "a.json").write_text(json.dumps(named), encoding="utf-8")
+    assert run(docs) == 0
+    text = (docs / "page.md").read_text(encoding="utf-8")
+    assert "*Judge: local:pocket-judge (weights f844). Two cores.* Command" in text
+
+
 def test_inserting_twice_changes_nothing(docs):
     run(docs)
     once = (docs / "page.md").read_text(encoding="utf-8")
@@ -75,6 +83,7 @@ def test_a_result_file_that_no_page_uses_is_reported(docs, capsys):
     [
         ({"command": ""}, "command is missing or empty"),
         ({"rows": [{"seed": 0, "speed": 1}]}, "no column shows speed"),
+        ({"judge_weights": "f844"}, "judge_weights without judge"),
     ],
 )
 def test_a_result_file_that_cannot_be_rendered_is_reported(docs, capsys, change, message):

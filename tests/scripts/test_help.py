@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
     path
-    for folder in ("benchmarks", "scripts", "scripts/pocket", "scripts/embedded")
+    for folder in ("benchmarks", "scripts", "scripts/embedded")
     for path in sorted((ROOT / folder).glob("*.py"))
     if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
 ]

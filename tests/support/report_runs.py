@@ -77,7 +77,13 @@ def group(number: int) -> list[Dialogue]:
 def training(root: Path, *, method="mapo", seed=0, steps=6, after=30.0, cases=3, finished=True) -> Path:
     """A whole training run: metrics, dialogues, tests before and after, summary."""
     root.mkdir(parents=True, exist_ok=True)
-    told = [f"advantage.method={method}", "advantage.gamma=0.5", f"run.seed={seed}", "eval.test_repeats=1"]
+    told = [
+        "roles.judge.model=",
+        f"advantage.method={method}",
+        "advantage.gamma=0.5",
+        f"run.seed={seed}",
+        "eval.test_repeats=1",
+    ]
     config = load_config(None, told)
     (root / "config.toml").write_text(dump_config(config))
     manifest = {

@@ -12,6 +12,7 @@ from mapo.train.run import TrainingOutcome, run
 from support import tiny
 
 SMALL = (
+    "roles.judge.model=",
     "rollout.scenarios=2",
     "rollout.siblings=4",
     "rollout.max_turns=3",

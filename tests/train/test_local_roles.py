@@ -26,6 +26,7 @@ def settings(model: Path, *changes: str) -> list[str]:
         "model.device=cpu",
         "roles.agents=llm",
         f"roles.everyone.model=local:{model}",
+        f"roles.judge.model=local:{model}",
         *limits,
         "roles.context=4096",
         "roles.everyone.judging=readout",

@@ -173,7 +173,8 @@ def test_with_top_p_the_ratio_begins_at_the_probability_of_what_could_be_drawn(m
 
 
 def test_how_a_role_is_sampled_is_part_of_the_run_and_where_it_is_is_not(model, tmp_path):
-    llm = ("roles.agents=llm", "roles.everyone.model=m", "optim.steps=0", "roles.judge.temperature=0.2")
+    llm = ("roles.agents=llm", "roles.everyone.model=m", "roles.judge.model=m", "optim.steps=0")
+    llm += ("roles.judge.temperature=0.2",)
     small.trained(model, tmp_path / "run", *llm)
     small.trained(model, tmp_path / "run", *llm, "roles.judge.base_url=http://elsewhere/v1", resume=True)
     with pytest.raises(InputError, match=r"started with other settings: roles\.judge"):

@@ -117,7 +117,8 @@ def test_a_local_model_ranks_and_plays_a_user_with_an_intent(cast_model, tmp_pat
     limits = [f"roles.{role}.max_tokens={n}" for role, n in {"user": 12, "judge": 360, "ranker": 200}.items()]
     done = mapo(
         *("train", *small.SMALL, f"model.source={cast_model}", "model.device=cpu", "roles.agents=llm"),
-        *(f"roles.everyone.model=local:{cast_model}", f"roles.ranker.model=local:{cast_model}", *limits),
+        *(f"roles.{role}.model=local:{cast_model}" for role in ("everyone", "judge", "ranker")),
+        *limits,
         *("roles.user_kind=intent", "reward.name=rank", "roles.context=4096", "rollout.scenarios=1"),
         *("rollout.siblings=2", "rollout.max_turns=2", "rollout.at_once=4", "optim.steps=1", "eval.every=0"),
         *("--out", tmp_path / "run"),

@@ -229,7 +229,7 @@ def test_its_model_is_exported(shared, tmp_path):
 @pytest.mark.slow
 def test_a_role_that_samples_the_start_keeps_the_reference_whole(cast_model, tmp_path):
     roles = ["roles.agents=llm", f"roles.everyone.model=local:{cast_model}", "roles.context=4096"]
-    roles += ["roles.everyone.judging=readout"]
+    roles += ["roles.everyone.judging=readout", f"roles.judge.model=local:{cast_model}"]
     roles += [f"roles.{role}.max_tokens={limit}" for role, limit in LIMITS.items()]
     short = ("optim.steps=1", "eval.every=0", "rollout.siblings=2", "rollout.max_turns=2")
     done = run(cast_model, tmp_path / "run", *SHARED, *roles, *short)

@@ -78,6 +78,6 @@ def test_scenarios_with_levels_of_their_own_are_not_missing_in_the_file(tmp_path
     }
     file = tmp_path / "levels.json"
     file.write_text(json.dumps({known.id: LEVELS}))
-    check_roles(load_config(None, [f"scenarios.start_levels={file}"]), scenarios)
+    check_roles(load_config(None, ["roles.judge.model=", f"scenarios.start_levels={file}"]), scenarios)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
     assert lines == [f"warning: no start levels for {others[1].id}"]

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 def check_policy(config: Config, device: str = "auto") -> None:
     """Check that the policy's model exists, and that there is a GPU if `device` is "cuda"."""
     from mapo.cli.common.preflight import preflight
+    from mapo.players.reading import refuse_as_policy
     from mapo.players.spec import ModelSpec
 
-    preflight({"policy": ModelSpec(f"local:{config.model.source}")}, device=device)
+    policy = ModelSpec(f"local:{config.model.source}")
+    preflight({"policy": policy}, device=device)
+    refuse_as_policy(policy)
 
 
 def check_roles(
@@ -67,6 +70,8 @@ def _warn_about_turn_limits(config: Config) -> None:
         "rollout.max_turns": (config.rollout.min_turns, config.rollout.max_turns),
         "eval.max_turns": (config.eval.min_turns, config.eval.max_turns),
     }
+    if config.eval.max_turns is not None and config.eval.max_turns >= (config.eval.min_turns or rubric_least):
+        del limits["rollout.max_turns"]  # short training dialogues are meant if the test has longer ones
     for key, (own_least, limit) in limits.items():
         least = own_least or rubric_least
         if limit is not None and limit < least:

@@ -50,7 +50,9 @@ def print_outcome(outcome: TrainingOutcome, out: Path, caution: str = "") -> Non
         console.print(_difference(outcome, out))
         for name, before, after in example_pairs(outcome.before_dialogues, outcome.after_dialogues):
             ends = f"{end_distance(before):.1f} before, {end_distance(after):.1f} after"
-            title = f"\n{name.capitalize()} test dialogue by gain: {before.id}, final distance {ends}"
+            title = (
+                f"\n{name.capitalize()} test dialogue by gain: {before.id}, final distance to the goal {ends}"
+            )
             print_line(title, style="bold", console=console)
             console.print(_side_by_side(before, after, out))
     _print_credit(run, console)
@@ -82,10 +84,20 @@ def _print_curve(run: TrainingRun, console: Console) -> None:
     legend = [f"{sign} {name}: {_ends(points)}" for sign, (name, points) in curves.items() if points]
     print_line("   ".join(legend), style="", console=console)
     notes = [REFERENCE_NOTE] if references else []
+    if limits := _turn_limits(run):
+        notes.append(limits)
     if any(len(points) > console.width for _, points in curves.values()):
         notes.append("Neighbouring steps are averaged.")
     print_line(" ".join(notes), console=console)
     console.print()
+
+
+def _turn_limits(run: TrainingRun) -> str:
+    """Say how long dialogues were, if those of training end earlier than those of validation."""
+    if run.config is None or run.config.eval.max_turns in (None, run.config.rollout.max_turns):
+        return ""
+    limits = run.config.rollout.max_turns, run.config.eval.max_turns
+    return f"Training dialogues have up to {limits[0]} turns, those of validation and test up to {limits[1]}."
 
 
 def _ends(points: Sequence[tuple[float, float]]) -> str:

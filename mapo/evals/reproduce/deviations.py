@@ -62,7 +62,7 @@ def deviations(experiment: Experiment, recipe: Recipe, scenarios: int | None) ->
     """Return every deviation of an experiment, one sentence each. `scenarios`: training scenarios."""
     if recipe.small:
         return [
-            "The policy is the embedded model with two million weights, not a Qwen model.",
+            "The policy is the small embedded model, not a Qwen model.",
             "User, director and judge are scripted, in training and in tests: a test world.",
             "Trainings have two steps, tests four built-in scenarios of at most 15 turns.",
             "The scores test the pipeline; they say nothing about the paper's results.",

@@ -48,6 +48,7 @@ SMALL = [
     "optim.updates=1",
     "rollout.scenarios=2",
     "rollout.max_turns=12",
+    "roles.judge.model=",
     "run.processes=1",
     "run.checkpoint_every=2",
 ]

@@ -303,3 +303,9 @@ def test_a_run_is_not_resumed_with_other_prompts(tmp_path):
 def test_the_prompts_of_a_run_are_shown_in_report_and_viewer(tmp_path):
     with_prompts(tmp_path / "run")
     assert "mapo's own, which judge more mildly" in build([str(tmp_path / "run")]).caution
+
+
+def test_a_judge_is_no_policy(tmp_path):
+    done = mapo("eval", "empa", "--model", "local:pocket-judge", "--out", tmp_path / "run")
+    assert done.returncode == 2 and "was trained to be a judge and cannot hold a dialogue" in done.stderr
+    assert not (tmp_path / "run").exists()

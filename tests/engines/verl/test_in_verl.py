@@ -208,7 +208,7 @@ def test_shipped_configs_make_a_config_of_verl(name, tmp_path):
 @pytest.mark.parametrize("steps", [1, 7, 20])
 def test_the_rates_we_tell_are_those_of_verls_scheduler(schedule, warmup, steps, tmp_path):
     told = [f"optim.schedule={schedule}", f"optim.warmup={warmup}", f"optim.steps={steps}", "optim.lr=0.5"]
-    config = load_config(None, [*told, "run.trackers=[]"])
+    config = load_config(None, [*told, "run.trackers=[]", "roles.judge.model="])
     command, _ = prepare(config, tmp_path / "run", resume=False)
     given = composed(command).actor_rollout_ref.actor.optim
     given.total_training_steps = schedule_end(config)  # as the trainer does
@@ -311,7 +311,9 @@ def play(tmp_path, tokenizer, monkeypatch):
 
     def go(*given, server=None, meddle=lambda _: None, split="train", sessions=1, words=tokenizer):
         server = server or Server(ids)
-        config = load_config(None, ["rollout.max_turns=4", "eval.max_turns=4", "run.trackers=[]", *given])
+        config = load_config(
+            None, ["roles.judge.model=", "rollout.max_turns=4", "eval.max_turns=4", "run.trackers=[]", *given]
+        )
         command, _ = prepare(config, root, resume=root.exists())
         trainer = DictConfigWrap(composed(command))
         (loop,) = OmegaConf.load(root / "verl" / "agent.yaml")
@@ -450,7 +452,7 @@ def test_a_deaf_judge_ends_the_run(play):
 
 
 def test_what_keeps_a_site_from_opening_ends_the_run_and_is_told(play, tokenizer):
-    prepare(load_config(None, ["run.trackers=[]"]), play.root, resume=False)
+    prepare(load_config(None, ["run.trackers=[]", "roles.judge.model="]), play.root, resume=False)
     RunDir(play.root).verl_config.write_text("[rollout]\nturns = 4\n")
     agent = object.__new__(DialogueLoop)
     agent.run_dir, agent.tokenizer, agent.model = play.root, tokenizer, str(POCKET)
@@ -481,7 +483,7 @@ def test_every_turns_reward_reaches_the_trainer():
 def test_rejection_of_tokens_is_refused(tmp_path):
     root = tmp_path / "run"
     told = "algorithm.rollout_correction.rollout_rs=token_k1"
-    config = load_config(None, ["run.trackers=[]", f'verl.settings=["{told}"]'])
+    config = load_config(None, ["run.trackers=[]", "roles.judge.model=", f'verl.settings=["{told}"]'])
     command, _ = prepare(config, root, resume=False)
     with pytest.raises(InputError, match="rollout_rs. is not supported"):
         trainer.MapoTrainer(composed(command))
@@ -537,7 +539,7 @@ def test_the_trainer_gives_verl_our_advantages_and_mask(name, endings, made, sca
     algorithm = {"adv_estimator": name, "use_kl_in_reward": False, "gamma": 1.0, "lam": 1.0}
     algorithm |= {"mapo": {k: v for k, v in told.options().items() if k != "method"}}
     ours.config = OmegaConf.create({"algorithm": algorithm, "actor_rollout_ref": {"rollout": {"n": 4}}})
-    ours.mapo_config = load_config(None, [])
+    ours.mapo_config = load_config(None, ["roles.judge.model="])
     played = {f"{talk.id}_0_0": attached(told, talk) for talk in talks}
     template, _ = construct_minimal_padding_template(next(iter(played.values())), {}, eos_token_id=0)
     padding = {**template, "uid": "pad", "old_log_probs": template["rollout_log_probs"]}

@@ -25,7 +25,7 @@ from support import tiny
 from support.command import mapo
 from support.verl_rows import dialogue
 
-GIVEN = ("optim.steps=2", "run.trackers=[]", "eval.test_repeats=0", "eval.repeats=1")
+GIVEN = ("roles.judge.model=", "optim.steps=2", "run.trackers=[]", "eval.test_repeats=0", "eval.repeats=1")
 
 
 def config(*given: str):

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.verl, pytest.mark.filterwarnings("default")]
 
 SETTINGS = [
     "pocket",
+    "roles.judge.model=",
     "verl.rollout=mapo_cpu",
     "verl.nodes=2",
     "verl.gpus=1",

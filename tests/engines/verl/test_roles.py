@@ -67,8 +67,8 @@ def test_models_with_a_share_of_a_gpu_are_packed(share, gpus, models):
 
 def test_shared_or_no_local_models_need_no_gpu_of_their_own(models):
     assert own_gpus(config_of(models, "verl.roles_shared=true")) == 0
-    assert own_gpus(load_config(None, [])) == 0
-    assert own_gpus(load_config(None, ["roles.judge.model=local:pocket-judge"])) == 1
+    assert own_gpus(load_config(None, ["roles.judge.model="])) == 0
+    assert own_gpus(load_config(None, [])) == 1  # the shipped judge
 
 
 def test_a_cluster_of_cpus_has_logical_gpus_for_the_roles(models, tmp_path):

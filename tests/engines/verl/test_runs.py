@@ -33,6 +33,7 @@ pytestmark = pytest.mark.verl
 
 SMALL = [
     "pocket",
+    "roles.judge.model=",
     "verl.rollout=mapo_cpu",
     "verl.gpus=2",
     "verl.workers=2",

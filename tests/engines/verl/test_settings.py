@@ -95,7 +95,7 @@ def test_what_decides_the_course_is_handed_on():
 
 
 def test_cards_that_are_not_there_are_counted_by_ray():
-    found = told("verl.rollout=mapo_cpu", "verl.gpus=2")
+    found = told("verl.rollout=mapo_cpu", "verl.gpus=2", "roles.judge.model=")
     assert found["trainer.device"] == "cpu" and found["+ray_kwargs.ray_init.num_gpus"] == "2"
     assert found["actor_rollout_ref.rollout.load_format"] == "auto"
 

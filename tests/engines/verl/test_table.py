@@ -14,7 +14,14 @@ from mapo.train.run import chosen_scenarios
 @pytest.fixture(scope="module")
 def config():
     # more steps than one epoch has scenarios
-    return load_config(None, ["optim.steps=9", "rollout.scenarios=16", "run.seed=3", "eval.repeats=5"])
+    settings = [
+        "optim.steps=9",
+        "rollout.scenarios=16",
+        "run.seed=3",
+        "eval.repeats=5",
+        "eval.test_repeats=4",
+    ]
+    return load_config(None, settings)
 
 
 @pytest.fixture(scope="module")

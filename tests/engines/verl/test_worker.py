@@ -25,7 +25,7 @@ from support import tiny
 from support.verl_rows import dialogue
 
 GIVEN = ["optim.steps=4", "run.seed=5", "eval.temperature=0.25", "eval.top_p=0.9", "rollout.at_once=9"]
-GIVEN += ["verl.workers=2", "run.trackers=[]"]
+GIVEN += ["verl.workers=2", "run.trackers=[]", "roles.judge.model="]
 
 
 @pytest.fixture
@@ -189,7 +189,9 @@ def test_jobs_have_the_known_start_levels(ray, tmp_path):
 
 
 def test_epochs_are_resolved_before_anything_is_written(tmp_path):
-    config = load_config(None, ["optim.epochs=0.5", "rollout.scenarios=8", "run.trackers=[]"])
+    config = load_config(
+        None, ["optim.epochs=0.5", "rollout.scenarios=8", "run.trackers=[]", "roles.judge.model="]
+    )
     prepare(config, tmp_path / "run", resume=False)
     steps = -(-len(load_scenarios("builtin:train")) // 16)  # ceil(0.5 * n / 8)
     assert load_run_config(tmp_path / "run").optim.steps == steps
