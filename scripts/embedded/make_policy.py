@@ -34,7 +34,7 @@ from small import (
     save,
     train,
 )
-from texts import Person, held_out_people, known_people, train_scenarios
+from texts import Person, held_out_people, known_people, natural_people, train_scenarios
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 from written import load_written, with_written
@@ -129,6 +129,9 @@ def arguments() -> argparse.Namespace:
         help="files of writer.py read: a policy's own replies, rated",
     )
     parser.add_argument("--least", type=float, default=0.85, help="probability of sense of rated replies")
+    parser.add_argument(
+        "--natural", type=float, default=0.0, help="share of dialogues with natural replies alone"
+    )
     parser.add_argument("--goodness", type=float, default=GOODNESS, help="share of good replies")
     parser.add_argument(
         "--all-until", type=float, default=ALL_UNTIL, help="part in which all replies are learned"
@@ -174,12 +177,13 @@ def main() -> None:
         written = load_written(args.written, args.read)
         everyone = [*known_people(), *train_scenarios(), *written.people]
         people = sayable_replies(with_written(everyone, written, args.least))
+    natural = with_replies(natural_people(), is_clean_reply)
     model, tokenizer = starting_model(args, everybody)
     encoder = Encoder(tokenizer)
 
     def text_of(people: Sequence[Person], count: int) -> Text:
         def make(rng: random.Random) -> Text:
-            person = rng.choice(people)
+            person = rng.choice(natural if rng.random() < args.natural else people)
             if rng.random() < args.exchanged:
                 person = exchanged(person, rng, rng.uniform(0.3, 0.9))
             return encoder.encode(Talk(person, rng, people, args.goodness), rng.choice(TURNS))
