@@ -164,15 +164,17 @@ def run_train(args: argparse.Namespace) -> None:
             )
         return out.last_hidden_state.flatten(0, 1)
 
-    def loss_of(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def loss_of(batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         hidden = hidden_of(batch)
-        text = sense = torch.zeros((), device=hidden.device)
+        parts = {}
         if len(batch.text):
-            text = cross_entropy(linear(hidden[batch.text_at].to(weight.dtype), weight).float(), batch.text)
+            logits = linear(hidden[batch.text_at].to(weight.dtype), weight).float()
+            parts["text"] = cross_entropy(logits, batch.text)
         if len(batch.verdicts):
             logits = verdict.logits(hidden[batch.verdict_at])
-            sense = binary_cross_entropy_with_logits(logits, batch.verdicts)
-        return text + VERDICT_WEIGHT * sense, text.detach(), sense.detach()
+            parts["verdicts"] = binary_cross_entropy_with_logits(logits, batch.verdicts)
+        weights = {"text": 1.0, "verdicts": VERDICT_WEIGHT}
+        return sum(weights[n] * part for n, part in parts.items()), {n: p.detach() for n, p in parts.items()}
 
     adapted = [p for p in model.parameters() if p.requires_grad]
     groups = [{"params": adapted, "lr": args.lr}, {"params": [*verdict.parameters()], "lr": HEAD_LR}]
@@ -181,24 +183,23 @@ def run_train(args: argparse.Namespace) -> None:
     rng = np.random.default_rng(args.seed)
     total = args.passes * sum(tree.size for tree in learned)
     began, used, padding, step, done = time.monotonic(), 0, 0, 0, 0.0
-    mean: dict[str, float] = {}
+    mean: dict[str, torch.Tensor] = {}
     model.train()
     for number in range(args.passes):
         for batch in batches_of(learned, tokens, args.batch, rng):
             rate = min(1.0, (step + 1) / WARM_UP) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * done)))
             for group, lr in zip(optimizer.param_groups, schedule, strict=True):
                 group["lr"] = lr * rate
-            loss, text, sense = loss_of(batch.to(args.device))
+            loss, parts = loss_of(batch.to(args.device))
             loss.backward()
             torch.nn.utils.clip_grad_norm_([*adapted, *verdict.parameters()], 1.0)
             optimizer.step()
             optimizer.zero_grad()
+            mean |= {name: 0.9 * mean.get(name, part) + 0.1 * part for name, part in parts.items()}
             used, padding, step = used + batch.used, padding + batch.ids.numel() - batch.used, step + 1
             done = min(1.0, max(used / total, (time.monotonic() - began) / 60 / args.minutes))
             if step % PRINT_EVERY == 0 or step == 1 or done >= 1:
-                now = {"text": text.item(), "verdicts": sense.item()}
-                mean = {name: 0.8 * mean.get(name, value) + 0.2 * value for name, value in now.items()}
-                shown = " ".join(f"{name} {value:.3f}" for name, value in mean.items())
+                shown = " ".join(f"{name} {value:.3f}" for name, value in sorted(mean.items()))
                 speed = used / (time.monotonic() - began) / 1e3
                 print(f"step {step} {done:.1%} {shown} {speed:.1f}k ids/s", flush=True)
             if done >= 1:
@@ -214,7 +215,7 @@ def run_train(args: argparse.Namespace) -> None:
         "ids": used,
         "padding": round(padding / (used + padding), 4),
         "seconds": round(time.monotonic() - began),
-        "text_loss": round(mean["text"], 4),
+        "text_loss": round(mean["text"].item(), 4),
         "held_out": held_out(hidden_of, verdict, held, tokens, args),
         "options": options_of(args),
     }
