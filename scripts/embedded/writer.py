@@ -109,36 +109,31 @@ def run_prepare(args: argparse.Namespace) -> None:
     )
 
 
-def area(probabilities: np.ndarray, truth: np.ndarray) -> float:
+def area(probabilities: np.ndarray, truth: np.ndarray) -> float | None:
     """Return the area under the ROC curve: the chance that a positive has a higher probability than a negative; a tie
-    counts one half. It is not a number if either is missing.
+    counts one half. It is None if either is missing.
 
     (R - n (n + 1) / 2) / (n m), where R is the sum of the ranks of the n positives among all, and m is the number of negatives.
     """
     positives, negatives = int(truth.sum()), int((1 - truth).sum())
     if not positives or not negatives:
-        return math.nan
+        return None
     _, inverse, counts = np.unique(probabilities, return_inverse=True, return_counts=True)
     ranks = counts.cumsum() - (counts - 1) / 2  # the mean rank of equal probabilities
     total = ranks[inverse][truth == 1].sum()
-    return float((total - positives * (positives + 1) / 2) / (positives * negatives))
+    return round(float((total - positives * (positives + 1) / 2) / (positives * negatives)), 4)
 
 
 def measured(probabilities: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
     """Return the area under the ROC curve and, for each threshold, the share of replies that are kept and the share of
-    these that make sense."""
+    these that make sense (None if none is kept)."""
     rows = {}
     for threshold in THRESHOLDS:
         kept = probabilities >= threshold
-        right = float(truth[kept].mean()) if kept.any() else math.nan
-        rows[str(threshold)] = {"kept": round(float(kept.mean()), 3), "sense": round(right, 3)}
+        right = round(float(truth[kept].mean()), 3) if kept.any() else None
+        rows[str(threshold)] = {"kept": round(float(kept.mean()), 3), "sense": right}
     share = round(float(truth.mean()), 3)
-    return {
-        "verdicts": len(truth),
-        "sense": share,
-        "area": round(area(probabilities, truth), 4),
-        "thresholds": rows,
-    }
+    return {"verdicts": len(truth), "sense": share, "area": area(probabilities, truth), "thresholds": rows}
 
 
 def run_train(args: argparse.Namespace) -> None:
@@ -169,15 +164,17 @@ def run_train(args: argparse.Namespace) -> None:
             )
         return out.last_hidden_state.flatten(0, 1)
 
-    def loss_of(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def loss_of(batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         hidden = hidden_of(batch)
-        text = sense = torch.zeros((), device=hidden.device)
+        parts = {}
         if len(batch.text):
-            text = cross_entropy(linear(hidden[batch.text_at].to(weight.dtype), weight).float(), batch.text)
+            logits = linear(hidden[batch.text_at].to(weight.dtype), weight).float()
+            parts["text"] = cross_entropy(logits, batch.text)
         if len(batch.verdicts):
             logits = verdict.logits(hidden[batch.verdict_at])
-            sense = binary_cross_entropy_with_logits(logits, batch.verdicts)
-        return text + VERDICT_WEIGHT * sense, text.detach(), sense.detach()
+            parts["verdicts"] = binary_cross_entropy_with_logits(logits, batch.verdicts)
+        weights = {"text": 1.0, "verdicts": VERDICT_WEIGHT}
+        return sum(weights[n] * part for n, part in parts.items()), {n: p.detach() for n, p in parts.items()}
 
     adapted = [p for p in model.parameters() if p.requires_grad]
     groups = [{"params": adapted, "lr": args.lr}, {"params": [*verdict.parameters()], "lr": HEAD_LR}]
@@ -186,24 +183,23 @@ def run_train(args: argparse.Namespace) -> None:
     rng = np.random.default_rng(args.seed)
     total = args.passes * sum(tree.size for tree in learned)
     began, used, padding, step, done = time.monotonic(), 0, 0, 0, 0.0
-    mean: dict[str, float] = {}
+    mean: dict[str, torch.Tensor] = {}
     model.train()
     for number in range(args.passes):
         for batch in batches_of(learned, tokens, args.batch, rng):
             rate = min(1.0, (step + 1) / WARM_UP) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * done)))
             for group, lr in zip(optimizer.param_groups, schedule, strict=True):
                 group["lr"] = lr * rate
-            loss, text, sense = loss_of(batch.to(args.device))
+            loss, parts = loss_of(batch.to(args.device))
             loss.backward()
             torch.nn.utils.clip_grad_norm_([*adapted, *verdict.parameters()], 1.0)
             optimizer.step()
             optimizer.zero_grad()
+            mean |= {name: 0.9 * mean.get(name, part) + 0.1 * part for name, part in parts.items()}
             used, padding, step = used + batch.used, padding + batch.ids.numel() - batch.used, step + 1
             done = min(1.0, max(used / total, (time.monotonic() - began) / 60 / args.minutes))
             if step % PRINT_EVERY == 0 or step == 1 or done >= 1:
-                now = {"text": text.item(), "verdicts": sense.item()}
-                mean = {name: 0.8 * mean.get(name, value) + 0.2 * value for name, value in now.items()}
-                shown = " ".join(f"{name} {value:.3f}" for name, value in mean.items())
+                shown = " ".join(f"{name} {value:.3f}" for name, value in sorted(mean.items()))
                 speed = used / (time.monotonic() - began) / 1e3
                 print(f"step {step} {done:.1%} {shown} {speed:.1f}k ids/s", flush=True)
             if done >= 1:
@@ -219,7 +215,7 @@ def run_train(args: argparse.Namespace) -> None:
         "ids": used,
         "padding": round(padding / (used + padding), 4),
         "seconds": round(time.monotonic() - began),
-        "text_loss": round(mean["text"], 4),
+        "text_loss": round(mean["text"].item(), 4),
         "held_out": held_out(hidden_of, verdict, held, tokens, args),
         "options": options_of(args),
     }
@@ -423,17 +419,16 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+    def command(name: str, text: str) -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=text, description=text)
-        one.set_defaults(run=run)
         one.add_argument("--model", type=Path, required=True, help="folder of Qwen2.5-Coder-1.5B-Instruct")
         one.add_argument("--out", type=Path, required=True, help="folder or file to write")
         return one
 
-    prepare_ = command("prepare", run_prepare, "Write the examples to learn from.")
+    prepare_ = command("prepare", "Write the examples to learn from.")
     prepare_.add_argument("--verdicts", type=int, help="only so many verdicts, to try it out")
 
-    train = command("train", run_train, "Train an adapter and the head for verdicts.")
+    train = command("train", "Train an adapter and the head for verdicts.")
     train.add_argument("--examples", type=Path, required=True, help="folder of prepare")
     train.add_argument("--passes", type=int, default=2, help="how often the examples are read")
     train.add_argument("--minutes", type=float, default=8.0, help="longest time of training")
@@ -443,14 +438,14 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     train.add_argument("--checkpointing", action="store_true", help="keep less in memory, for smaller GPUs")
     train.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
 
-    write = command("write", run_write, "Write replies to all lines of known people and train scenarios.")
+    write = command("write", "Write replies to all lines of known people and train scenarios.")
     write.add_argument("--each", type=int, default=12, help="replies per line")
     write.add_argument("--minutes", type=float, default=20.0, help="longest time; the same command continues")
     write.add_argument("--temperature", type=float, default=TEMPERATURE)
     write.add_argument("--top-p", type=float, default=TOP_P)
     write.add_argument("--shard", type=int, default=SHARD, help="lines per file")
 
-    read = command("read", run_read, "Rate the replies of say.py and name their kinds.")
+    read = command("read", "Rate the replies of say.py and name their kinds.")
     read.add_argument("--said", type=Path, required=True, help="file of say.py")
     for one in (write, read):
         one.add_argument("--adapter", type=Path, required=True, help="folder of train")
@@ -475,7 +470,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = arguments(argv)
-    args.run(args)
+    run = {"prepare": run_prepare, "train": run_train, "write": run_write, "read": run_read}[args.command]
+    run(args)
 
 
 if __name__ == "__main__":
