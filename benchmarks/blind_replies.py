@@ -182,7 +182,7 @@ def main() -> None:
     task.add_argument("run", type=Path, help="folder of an evaluation (`mapo eval empa`, or RUN/eval/after)")
     task.add_argument("--untrained", default="local:pocket", help="the policy to compare with")
     task.add_argument("--count", type=int, default=100)
-    task.add_argument("--temperature", type=float, default=0.6)
+    task.add_argument("--temperature", type=float, default=0.4)
     task.add_argument("--max-tokens", type=int, default=32)
     task.add_argument("--seed", type=int, default=0)
     task.add_argument("--out", type=Path, required=True)

@@ -51,7 +51,7 @@ def play(
     key_env: Annotated[str, typer.Option(help="Environment variable with the API key.")] = "OPENAI_API_KEY",
     temperature: Annotated[
         float | None,
-        typer.Option(min=0.0, help="The policy's temperature (default: 1; local:pocket 0.6)."),
+        typer.Option(min=0.0, help="The policy's temperature (default: 1; local:pocket 0.4)."),
     ] = None,
     top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
     max_tokens: Annotated[

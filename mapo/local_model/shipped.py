@@ -27,7 +27,7 @@ class ReplyDefaults:
     """Whether it gets a system prompt."""
 
 
-_SHIPPED_REPLIES = {"pocket": ReplyDefaults(temperature=0.6, max_tokens=32, system=False)}
+_SHIPPED_REPLIES = {"pocket": ReplyDefaults(temperature=0.4, max_tokens=32, system=False)}
 
 
 def local_folder(source: str) -> Path:

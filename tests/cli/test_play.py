@@ -95,7 +95,7 @@ def test_the_policy_may_do_without_a_system_prompt():
 
 
 def test_the_shipped_policy_replies_as_it_learned_to():
-    assert reply_defaults("pocket") == ReplyDefaults(temperature=0.6, max_tokens=32, system=False)
+    assert reply_defaults("pocket") == ReplyDefaults(temperature=0.4, max_tokens=32, system=False)
     assert reply_defaults("models/other") == reply_defaults(None) == ReplyDefaults(1.0, 512, True)
 
 

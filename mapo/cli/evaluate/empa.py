@@ -123,7 +123,7 @@ def empa(
     max_turns: Annotated[int | None, typer.Option(min=1, help="Turn limit (default: the rubric's).")] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0.0, help=f"The policy's temperature (default: 1; local:pocket 0.6; {_OWN})."),
+        typer.Option(min=0.0, help=f"The policy's temperature (default: 1; local:pocket 0.4; {_OWN})."),
     ] = None,
     top_p: Annotated[float, typer.Option(max=1.0, help="The policy's top-p.")] = 1.0,
     user_temperature: Annotated[
