@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "embedded"))
 
 import corpus  # noqa: E402
 import dialogues  # noqa: E402
+import documents  # noqa: E402
 import kinds  # noqa: E402
 import nouns  # noqa: E402
 import texts  # noqa: E402
@@ -97,15 +98,16 @@ def test_lines_have_replies_of_both_sorts(person):
 
 
 def test_no_reply_is_written_twice_to_a_line():
-    for person in WRITTEN:
+    for person in (*WRITTEN, *texts.train_scenarios()):
         for line in person.lines:
             assert len({reply for _, reply in line.replies}) == len(line.replies)
 
 
 def test_no_text_shares_seven_words_with_a_held_out_scenario():
     assert len(held_out_grams()) > 2000
+    people = (*WRITTEN, *texts.train_scenarios())
     everything = [
-        text for p in WRITTEN for line in p.lines for text in (line.text, *(r for _, r in line.replies))
+        text for p in people for line in p.lines for text in (line.text, *(r for _, r in line.replies))
     ]
     suspects = [text for text in everything if grams(text, 7) & held_out_grams()]
     assert not [text for text in suspects if sevens(text) & held_out_grams()]
@@ -145,7 +147,7 @@ def test_no_train_scenario_shares_seven_words_with_a_held_out_one(name):
 )
 def test_levels_follow_from_kind_and_trust(kind, trust, threshold, expected):
     line = texts.Line("I put the blue kettle on the stove.")
-    assert dialogues.levels(kind, line, "The kettle again.", trust, threshold) == expected
+    assert dialogues.levels(kind, line, "Your kettle again.", trust, threshold) == expected
 
 
 def test_a_reply_that_names_nothing_of_the_line_takes_up_nothing():
@@ -292,6 +294,30 @@ def test_the_kind_of_most_written_replies_is_named_from_their_words():
     pairs = [(line.text, *pair) for p in people[240:] for line in p.lines for pair in line.replies]
     right = sum(name(line, reply) == kind for line, kind, reply in pairs)
     assert right / len(pairs) > 0.6  # there are 15 kinds
+
+
+def test_natural_replies_are_clean_and_of_both_sorts():
+    people = texts.natural_people()
+    assert len(people) > 1000
+    assert not {p.id for p in people} & {p.id for p in texts.held_out_people()}
+    pairs = [(line.text, *pair) for p in people for line in p.lines for pair in line.replies]
+    assert not [reply for line, _, reply in pairs if not documents.is_clean_reply(reply, line)]
+    assert {kind for _, kind, _ in pairs} >= {*texts.KINDS} - {"link"}
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("You keep the kettle on the stove.", True),
+        ("Why the stove?", True),
+        ("A kettle, and a stove.", False),
+        ("Two goes, and bread now.", False),
+    ],
+)
+def test_fragments_are_no_sentences_and_worth_nothing(reply, expected):
+    line = texts.Line("I put the blue kettle on the stove.")
+    assert dialogues.is_sentence(reply) is expected
+    assert bool(dialogues.levels("detail", line, reply, 0, "low")[0]) is (expected and "stove" in reply)
 
 
 @pytest.mark.parametrize(
