@@ -46,7 +46,7 @@ def main() -> None:
     sandbox = Sandbox(
         scenarios,
         scripted_cast("empathy"),
-        Rules(Rubric.load("empathy"), max_turns=8, max_tokens=48),
+        Rules(Rubric.load("empathy"), max_turns=8, max_tokens=32),
         context=2048,
         at_once=32,
     )

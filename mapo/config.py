@@ -653,7 +653,7 @@ def _drop_shipped_judge(data: Mapping[str, Any], layer: Mapping[str, Any]) -> No
     unknown = asked["roles"].get("agents", "scripted") != "scripted" or asked["roles"].get("judges")
     if not unknown and asked["scenarios"].get("domain", DEFAULT) == DEFAULT:
         return
-    if known["roles"].get("judge") == {"model": f"local:{SHIPPED_JUDGE}"}:
+    if _table(known["roles"], "judge").get("model") == f"local:{SHIPPED_JUDGE}":
         del data["roles"]["judge"]
 
 

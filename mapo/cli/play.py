@@ -68,9 +68,9 @@ def play(
 ) -> None:
     """Hold a dialogue in the sandbox yourself, as the policy or the user.
 
-    An empty line or Ctrl-D ends the dialogue. Without --agents-model, the other roles are scripted: a test
-    world that says nothing about real people. Then a small trained judge rates the replies in the default
-    domain, and plain code in other domains; --judge-model names another judge.
+    An empty line or Ctrl-D ends the dialogue. Without --agents-model, user and director are scripted: a test
+    world that says nothing about real people. The judge is local:pocket-judge in the default domain and
+    plain code in others; --judge-model names another one.
 
     To talk with the shipped policy: mapo play --as user --model local:pocket
     """
@@ -167,16 +167,7 @@ def _cast(agents: PartialSpec, judge: PartialSpec) -> dict[str, ModelSpec] | Non
     from mapo.errors import InputError
     from mapo.players.casting import cast_from_options
     from mapo.players.spec import PartialSpec
-    from mapo.scripted.world import SCRIPTED
 
-    if judge.model == SCRIPTED and agents.model:
-        raise InputError(
-            "a scripted judge knows only scripted people, and --agents-model names a model",
-            where="--judge-model",
-            fix="Name a model as judge, or leave out --agents-model",
-        )
-    if judge.model == SCRIPTED:
-        judge = judge._replace(model=None)
     if agents.model:
         return cast_from_options("llm", agents, user=PartialSpec(), director=PartialSpec(), judge=judge)
     if judge.base_url and not judge.model:
@@ -198,7 +189,7 @@ def _shipped_judge(domain: str) -> dict[str, ModelSpec] | None:
     try:
         require_torch()
     except InputError as error:
-        typer.echo(f"Plain code judges: the shipped judge is a model. {error.fix}")
+        typer.echo(f"Using the plain-code judge, because local:{SHIPPED_JUDGE} needs torch. {error.fix}")
         return None
     return {"judge": ModelSpec(f"local:{SHIPPED_JUDGE}")}
 

@@ -23,6 +23,7 @@ from mapo.players.spec import (
     models_by_role,
     parse_judges,
 )
+from mapo.scripted.world import SCRIPTED
 
 CHECK_ROLE = "check"
 """The role of the judge of spot checks among the models of a training."""
@@ -33,8 +34,21 @@ def cast_from_options(
 ) -> dict[str, ModelSpec] | None:
     """Return the model of each of `roles`; what a role lacks it inherits from `everyone`.
 
-    `agents` is "scripted", "llm", or None: then the roles are models if any model or address is given.
+    `agents` is "scripted", "llm", or None: then the roles are models if any model or address is given. The
+    judge "scripted" is the domain's plain-code judge, which knows only scripted people.
     """
+    if (judge := roles.get("judge", PartialSpec())).model == SCRIPTED:
+        if agents == "llm" or everyone.model:
+            raise InputError(
+                "a scripted judge knows only scripted people, and these are models",
+                where="--judge-model",
+                fix="Name a model as judge, or leave out --agents-model",
+            )
+        if judge.base_url:
+            raise InputError(
+                "--judge-base-url has no effect on a scripted judge", fix="Remove one of the two"
+            )
+        roles = {**roles, "judge": PartialSpec()}
     # The key variable of everyone has a default, so it does not count as an option that was set.
     named = any(value is not None for value in (*everyone[:2], *(v for role in roles.values() for v in role)))
     agents = agents or ("llm" if named else "scripted")

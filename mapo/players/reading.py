@@ -119,11 +119,11 @@ def refuse_as_policy(spec: ModelSpec) -> None:
     """Raise InputError if a model was trained to judge or direct: it answers forms and cannot speak."""
     file = role_file_of(spec)
     if file is not None and file.role in READABLE:
-        option = f"--{file.role}-model {spec.model}"
         raise InputError(
             f"the policy was trained to be a {file.role} and cannot hold a dialogue",
             where=spec.model,
-            fix=f"Use it as {file.role} ({option}), and another model, such as local:pocket, as policy",
+            fix=f"Name another model as policy, such as local:pocket. This one can be the {file.role}: "
+            f"--{file.role}-model {spec.model}, or roles.{file.role}.model={spec.model} in a training",
         )
 
 

@@ -105,7 +105,10 @@ FINITE = frozenset(
         """
         is was are were has had have do does did isn't wasn't don't didn't can can't could should would will won't must
         that's it's he's she's there's they're i'm i'd i'll i've said kept made came went took tell take let sounds left
-        gave felt feel want wanted
+        gave felt feel want wanted hurt hurts feels seem seems sound sounds sting stings take takes say says know knows
+        knew think thought shouted come comes go goes get gets got make makes need needs weigh weighs cost costs mean
+        means saw see sees heard hear knew looked look looks asked ask lost lose loved love loves miss misses missed
+        carry carries carried held hold holds cried keep keeps stay stays stayed stood waited wait waits
         """
     )
 )

@@ -62,7 +62,7 @@ def test_plain_code_judges_without_the_packages_of_local_models(monkeypatch, cap
     missing = InputError("this needs torch", fix="Run: pip install 'mapo-rl[train]'")
     monkeypatch.setattr("mapo.local_model.requirements.require_torch", Mock(side_effect=missing))
     assert _shipped_judge("empathy") is None
-    assert "Plain code judges" in capsys.readouterr().out
+    assert "Using the plain-code judge" in capsys.readouterr().out
 
 
 def test_playing_to_the_end():

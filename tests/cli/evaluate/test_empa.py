@@ -7,6 +7,9 @@ import json
 import pytest
 
 from mapo.evals.compare.comparison import compare
+from mapo.errors import InputError
+from mapo.players.casting import cast_from_options
+from mapo.players.spec import PartialSpec
 from mapo.report import build
 from mapo.report.document.blocks import Heading
 from mapo.scoring.folders import read_folders
@@ -309,3 +312,13 @@ def test_a_judge_is_no_policy(tmp_path):
     done = mapo("eval", "empa", "--model", "local:pocket-judge", "--out", tmp_path / "run")
     assert done.returncode == 2 and "was trained to be a judge and cannot hold a dialogue" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_the_scripted_judge_is_not_an_endpoint():
+    nobody = PartialSpec()
+    assert cast_from_options("scripted", nobody, judge=PartialSpec("scripted")) is None
+    assert cast_from_options(None, nobody, judge=PartialSpec("scripted")) is None
+    with pytest.raises(InputError, match="knows only scripted people"):
+        cast_from_options("llm", PartialSpec("some-model"), judge=PartialSpec("scripted"))
+    with pytest.raises(InputError, match="no effect on a scripted judge"):
+        cast_from_options(None, nobody, judge=PartialSpec("scripted", "http://127.0.0.1:9"))
