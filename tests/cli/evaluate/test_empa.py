@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from mapo.evals.compare.comparison import compare
 from mapo.errors import InputError
+from mapo.evals.compare.comparison import compare
 from mapo.players.casting import cast_from_options
 from mapo.players.spec import PartialSpec
 from mapo.report import build
