@@ -168,18 +168,14 @@ def save_examples(folder: Path, trees: Sequence[Tree], tokens: np.ndarray) -> No
     """Write the trees and the ids that may be sampled to a folder, as plain arrays with a row per prompt and branch."""
     pieces = [
         piece
-        for number, tree in enumerate(trees)
-        for piece in (
-            (tree.prompt, number, 0, NO_VERDICT),
-            *((b.ids, number, b.label, b.verdict) for b in tree.branches),
-        )
+        for tree in trees
+        for piece in ((tree.prompt, 0, NO_VERDICT), *((b.ids, b.label, b.verdict) for b in tree.branches))
     ]
-    ids, number, label, verdict = zip(*pieces, strict=True)
+    ids, label, verdict = zip(*pieces, strict=True)
     np.savez_compressed(
         folder / FILE,
         ids=np.concatenate(ids),
         size=np.array([*map(len, ids)], dtype=np.int32),
-        tree=np.array(number, dtype=np.int32),
         label=np.array(label, dtype=np.int16),  # 0 for a prompt
         verdict=np.array(verdict, dtype=np.int8),
         held_out=np.array([tree.held_out for tree in trees]),
