@@ -198,6 +198,26 @@ def test_a_reply_is_learned_after_its_kind_and_a_verdict_after_a_mark(trees, enc
     assert text(trees[1].prompt) == "I sold the bicycle.\nIt was my brother's.\n"
 
 
+def test_replies_to_lines_with_held_out_verdicts_are_not_learned(encoder, monkeypatch):
+    tested, learned = (line.text for line in PERSON.lines[:2])
+    rows = [{"lines": [line], "reply": "Who has it?", "sense": 1} for line in (tested, learned)]
+    monkeypatch.setattr(examples, "verdicts", lambda: rows)
+    monkeypatch.setattr(examples, "is_held_out", lambda line: line == tested)
+    trees, _ = examples.prepare([PERSON], [], encoder)
+    lines = [
+        (encoder.tokenizer.decode(tree.prompt).splitlines()[-1], tree.branches[0].verdict, tree.held_out)
+        for tree in trees
+    ]
+    assert sorted(lines) == sorted(
+        [
+            (learned, examples.NO_VERDICT, False),
+            (PERSON.lines[2].text, examples.NO_VERDICT, False),
+            (tested, 1, True),
+            (learned, 1, False),
+        ]
+    )
+
+
 def test_examples_are_read_as_they_were_written(trees, tmp_path):
     tokens = np.arange(400, dtype=np.int32)
     examples.save_examples(tmp_path, trees, tokens)
