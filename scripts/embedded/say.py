@@ -30,6 +30,7 @@ SHOWN = 3
 BEFORE = 2
 """Lines that a row shows before the one that is replied to."""
 LONGEST = 28
+"""Tokens of a reply, at most; longer ones are dropped."""
 
 
 def prompts_of(played: list[Exchange], tokenizer: Tokenizer) -> list[tuple[list[str], list[int]]]:
@@ -65,7 +66,7 @@ def say(args: argparse.Namespace) -> None:
     speaker = Speaker(model, range(model.config.vocab_size))
     end = tokenizer.token_to_id(END)
     torch.manual_seed(args.seed)
-    began, count = time.monotonic(), 0
+    began, lines_done, count = time.monotonic(), 0, 0
     at_once = max(1, args.at_once // args.each)
     with new_rows(args.out) as add:
         for start in range(0, len(places), at_once):
@@ -86,10 +87,10 @@ def say(args: argparse.Namespace) -> None:
                 mine = dict.fromkeys(" ".join(t.split()) for t in texts[n * args.each : (n + 1) * args.each])
                 replies = [text for text in mine if text]
                 add({"lines": lines, "replies": replies})
-                count += len(replies)
+                lines_done, count = lines_done + 1, count + len(replies)
             if time.monotonic() - began > 60 * args.minutes:
                 break
-    print(f"{count} replies to {len(places)} lines, {time.monotonic() - began:.0f} s")
+    print(f"{count} replies to {lines_done} of {len(places)} lines, {time.monotonic() - began:.0f} s")
 
 
 def main() -> None:

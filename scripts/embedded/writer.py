@@ -378,7 +378,7 @@ def written_replies(
             seen = set(known)
             mine = slice(k * args.each, (k + 1) * args.each)
             for kind, text, sense in zip(kinds[mine], texts[mine], senses[mine], strict=True):
-                if sense and text and text not in seen and is_clean_reply(text, lines[-1]):
+                if text and text not in seen and is_clean_reply(text, lines[-1]):
                     seen.add(text)
                     rows.append({"line": lines[-1], "kind": kind, "reply": text, "sense": round(sense, 4)})
     return rows

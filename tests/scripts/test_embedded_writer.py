@@ -62,15 +62,27 @@ def pair(request):
     return speaker.Speaker(copy.deepcopy(model), range(SHAPE["vocab_size"])), model
 
 
-def greedy(model, ids, longest=12):
-    """Generate with transformers, one prompt at a time."""
+LONGEST = 12
+
+
+def greedy(model, ids, longest=LONGEST):
+    """Generate `longest` ids with transformers, one prompt at a time."""
     row = torch.tensor([ids])
     with torch.no_grad():
         out = model.generate(
             row, attention_mask=torch.ones_like(row), max_new_tokens=longest, do_sample=False
         )
-    out = out[0, len(ids) :].tolist()
-    return out[: out.index(END)] if END in out else out
+    return out[0, len(ids) :].tolist()
+
+
+def ended(ids, end):
+    """Return the ids before the end; none of a reply that does not end."""
+    return ids[: ids.index(end)] if end in ids else []
+
+
+def latest(ids):
+    """Return the id whose first place is the last, to take it for the end."""
+    return max(ids, key=ids.index)
 
 
 def head(hidden):
@@ -85,15 +97,19 @@ def rated_alone(model, ids):
 @pytest.mark.parametrize("temperature", [0.0, 1e-4])
 def test_replies_at_low_temperature_are_the_greedy_ones(pair, temperature):
     prompts, sizes = speaker.padded(PROMPTS, "cpu")
-    replies, rated = pair[0].speak(prompts, sizes, None, 2, 12, END, temperature=temperature)
-    assert replies == [greedy(pair[1], ids) for ids in PROMPTS for _ in range(2)] and rated is None
+    whole = [greedy(pair[1], ids) for ids in PROMPTS]
+    for end in map(latest, whole):
+        replies, rated = pair[0].speak(prompts, sizes, None, 2, LONGEST, end, temperature=temperature)
+        assert replies == [ended(ids, end) for ids in whole for _ in range(2)] and rated is None
 
 
 def test_a_reply_goes_on_after_its_forced_ids(pair):
     forced = [[30], [31, 32, 33], [34, 35], [36], [37, 38], [39, 40, 41]]
     prompts, sizes = speaker.padded(PROMPTS, "cpu")
-    replies, _ = pair[0].speak(prompts, sizes, forced, 2, 12, END, temperature=0)
-    assert replies == [greedy(pair[1], PROMPTS[k // 2] + ids) for k, ids in enumerate(forced)]
+    whole = [greedy(pair[1], PROMPTS[k // 2] + ids) for k, ids in enumerate(forced)]
+    for end in map(latest, whole):
+        replies, _ = pair[0].speak(prompts, sizes, forced, 2, LONGEST, end, temperature=0)
+        assert replies == [ended(ids, end) for ids in whole]
 
 
 def test_a_reply_stops_at_the_end(pair):
@@ -104,7 +120,15 @@ def test_a_reply_stops_at_the_end(pair):
     assert replies[0] == whole[: whole.index(end)]
     expected = rated_alone(pair[1], [*PROMPTS[0], *MARK, *replies[0], end])
     assert rated[0] == pytest.approx(expected, abs=1e-5)
-    assert [p == 0 for p in rated] == [len(reply) == 12 for reply in replies]
+
+
+def test_a_reply_cut_at_the_longest_length_is_dropped(pair):
+    prompts, sizes = speaker.padded(PROMPTS[:1], "cpu")
+    whole = greedy(pair[1], PROMPTS[0])
+    end = latest(whole)
+    for longest, reply in ((whole.index(end), []), (whole.index(end) + 1, ended(whole, end))):
+        replies, rated = pair[0].speak(prompts, sizes, None, 1, longest, end, temperature=0, head=head)
+        assert replies == [reply] and (rated[0] > 0) == bool(reply)
 
 
 def test_replies_that_exist_are_rated_as_sampled_ones(pair):
@@ -269,10 +293,10 @@ def test_what_is_written_are_kinds_of_both_sorts():
 
 
 class FixedSpeaker:
-    """Says the same to every prompt; the last reply is unfinished."""
+    """Says the same to every prompt; the last reply is unfinished and dropped."""
 
     def __init__(self, encoder, texts):
-        self.replies = encoder.replies(texts)
+        self.replies = [*encoder.replies(texts), []]
 
     def speak(self, prompts, sizes, forced, each, *_, **__):
         assert len(forced) == len(sizes) * each == len(sizes) * len(self.replies)
@@ -280,7 +304,7 @@ class FixedSpeaker:
 
 
 def test_only_new_and_clean_replies_are_written(encoder):
-    said = ["Who bought it?", "Who bought it?", "the of it", "I see it.", "It was sold, then."]
+    said = ["Who bought it?", "Who bought it?", "the of it", "I see it."]
     args = argparse.Namespace(rows=6, each=5, seed=0, device="cpu", temperature=1.0, top_p=1.0)
     jobs = [
         (["Hello.", line.text], ["ask", "order", "ask", "ask", "ask"], {r for _, r in line.replies})
