@@ -492,6 +492,18 @@ def test_the_same_command_continues_writing(chain):
     assert f"1 of {len(shards)} files are there" in log
 
 
+def test_a_policy_replies_to_no_held_out_people(chain):
+    people = [*texts.natural_people(), *texts.known_people(), *texts.train_scenarios()]
+    lines = {line for row in rows_of(chain / "said.jsonl.gz") for line in row["lines"]}
+    assert lines <= {line.text for person in people for line in person.lines}
+    assert not {p.id for p in say.people_of([])} & {p.id for p in texts.held_out_people()}
+
+
+def test_say_counts_the_lines_that_it_replied_to(chain):
+    count = len(rows_of(chain / "said.jsonl.gz"))
+    assert f" replies to {count} of {count} lines" in (chain / "log").read_text()
+
+
 def test_rated_replies_of_a_policy_have_kinds(chain):
     said, read = rows_of(chain / "said.jsonl.gz"), rows_of(chain / "read.jsonl.gz")
     assert len(read) == sum(len(row["replies"]) for row in said) > 0
