@@ -175,7 +175,7 @@ def main() -> None:
     people, held = sayable_replies(known_people()), sayable_replies(held_out_people())
     if args.written or args.read:
         written = load_written(args.written, args.read)
-        everyone = [*known_people(), *train_scenarios(), *written.people]
+        everyone = [*known_people(), *train_scenarios()]
         people = sayable_replies(with_written(everyone, written, args.least))
     natural = with_replies(natural_people(), is_clean_reply)
     model, tokenizer = starting_model(args, everybody)

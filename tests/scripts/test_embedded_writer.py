@@ -354,12 +354,20 @@ def test_only_so_many_are_added_and_always_the_same(tmp_path):
     assert len(one.lines[0].replies) == 2 + written.MOST and one == two
 
 
-def test_people_of_a_folder_are_read(tmp_path):
-    reply_file(tmp_path / "replies-000.jsonl.gz", [])
-    people = [{"id": "new", "lines": [{"text": "Hello."}, {"text": "No.", "mood": "guarded"}], "things": []}]
-    reply_file(tmp_path / "people.jsonl.gz", people)
-    [person] = written.load_written([tmp_path]).people
-    assert person.id == "new" and [line.mood for line in person.lines] == ["story", "guarded"]
+def test_long_and_unclean_replies_take_no_place_of_others(tmp_path):
+    unfit = [row(f"no capital {n}.") for n in range(50)] + [row("Long " * 12 + f"{n}.") for n in range(50)]
+    fit = [row(f"Who has bicycle {n}?") for n in range(written.MOST)]
+    found = written.load_written([], [reply_file(tmp_path / "read.jsonl.gz", [*unfit, *fit])])
+    [person] = written.with_written([PERSON], found, 0.85)
+    assert {reply for _, reply in person.lines[0].replies[2:]} == {one["reply"] for one in fit}
+
+
+def test_a_judge_learns_what_is_clearly_sense_or_nonsense(tmp_path):
+    senses = {"Who bought it?": 0.95, "Who did?": 0.5, "The of it.": 0.1}
+    rows = [row(reply, sense) for reply, sense in senses.items()]
+    found = written.load_written([], [reply_file(tmp_path / "read.jsonl.gz", rows)])
+    expected = [("ask", "Who bought it?"), (corpus.NONSENSE, "The of it.")]
+    assert make_judge.rated(found) == {PERSON.lines[0].text: expected}
 
 
 @pytest.mark.parametrize(
