@@ -438,7 +438,8 @@ for number, line in enumerate(Path(sys.argv[1]).read_text().splitlines()):
     sys.argv = [module, *options]
     {"writer": writer, "say": say, "make_policy": make_policy, "make_judge": make_judge}[module].main()
 """
-TINY = "--width 64 --layers 1 --dialogues 40 --batch 2048 --tokens 4000 --device cpu"
+TINY = "--dialogues 40 --batch 2048 --tokens 4000 --device cpu"
+SHAPED = f"{TINY} --width 64 --layers 1"
 LORA = "--model qwen --adapter adapter"
 WRITE = f"writer write {LORA} --out written --each 4 --people 3 --shard 60 --device cpu"
 COMMANDS = f"""\
@@ -446,11 +447,11 @@ writer prepare --model qwen --out examples --people 8 --verdicts 300
 writer train --model qwen --examples examples --out adapter --batch 2048 --passes 1 --lr 3e-3 --device cpu
 {WRITE} --minutes 0
 {WRITE}
-make_policy --base smollm2 --out policy --vocab 1000 {TINY} --written written --least 0 --all-until 0
+make_policy --base smollm2 --out policy --vocab 1000 {SHAPED} --written written --least 0 --all-until 0
 say --model policy --out said.jsonl.gz --written written --dialogues 6 --each 3 --device cpu
 writer read {LORA} --said said.jsonl.gz --out read.jsonl.gz --people 20 --device cpu
 make_policy --start policy --out refined {TINY} --written written --read read.jsonl.gz --least 0
-make_judge --policy refined --start --out judge {TINY} --part even --written written --read read.jsonl.gz
+make_judge --policy refined --start --out judge {SHAPED} --part even --written written --read read.jsonl.gz
 """
 
 
@@ -530,6 +531,24 @@ def test_other_options_do_not_continue_a_folder(tmp_path):
     writer._same_options(tmp_path / "made.json", {"each": 4, "seed": 0})
     with pytest.raises(SystemExit, match=r"begun with other options \(each\)"):
         writer._same_options(tmp_path / "made.json", {"each": 5, "seed": 0})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--start", "policy", "--width", "64"], "--width cannot be used with --start"),
+        (["--start", "nowhere"], "nowhere is not the folder of a policy"),
+        (["--base", "nowhere"], "mapo fetch smollm2"),
+    ],
+)
+def test_bad_options_of_a_policy_are_named(tmp_path, monkeypatch, capsys, options, message):
+    monkeypatch.chdir(tmp_path)
+    Path("policy").mkdir()
+    Path("policy", "tokenizer.json").touch()
+    monkeypatch.setattr(sys, "argv", ["make_policy.py", *options, "--out", "out"])
+    with pytest.raises(SystemExit):
+        make_policy.arguments()
+    assert message in capsys.readouterr().err
 
 
 NOTING = """\
