@@ -436,7 +436,12 @@ for number, line in enumerate(Path(sys.argv[1]).read_text().splitlines()):
     module, *options = line.split()
     print(f"== {line}", flush=True)
     sys.argv = [module, *options]
-    {"writer": writer, "say": say, "make_policy": make_policy, "make_judge": make_judge}[module].main()
+    try:
+        {"writer": writer, "say": say, "make_policy": make_policy, "make_judge": make_judge}[module].main()
+    except SystemExit as end:
+        if options[-2:] != ["--minutes", "0"]:
+            raise
+        print("exit:", end)
 """
 TINY = "--dialogues 40 --batch 2048 --tokens 4000 --device cpu"
 SHAPED = f"{TINY} --width 64 --layers 1"
@@ -497,7 +502,7 @@ def test_training_lowers_the_text_loss(chain):
 def test_the_same_command_continues_writing(chain):
     shards = sorted(path.name for path in (chain / "written").glob("replies-*.jsonl.gz"))
     log = (chain / "log").read_text()
-    assert len(shards) > 1 and f"Time is over; the same command continues. {len(shards) - 1} files" in log
+    assert len(shards) > 1 and f"exit: written is incomplete: time is over and {len(shards) - 1} of" in log
     assert f"1 of {len(shards)} files are there" in log
 
 
@@ -529,8 +534,39 @@ def test_models_note_their_options(chain, name):
 def test_other_options_do_not_continue_a_folder(tmp_path):
     writer._same_options(tmp_path / "made.json", {"each": 4, "seed": 0})
     writer._same_options(tmp_path / "made.json", {"each": 4, "seed": 0})
-    with pytest.raises(SystemExit, match=r"begun with other options \(each\)"):
+    with pytest.raises(SystemExit, match=r"begun with other options or texts \(each\)"):
         writer._same_options(tmp_path / "made.json", {"each": 5, "seed": 0})
+
+
+def test_replies_without_their_options_are_not_continued(tmp_path):
+    reply_file(tmp_path / "replies-000.jsonl.gz", [])
+    with pytest.raises(SystemExit, match=r"has replies but no made\.json"):
+        writer._same_options(tmp_path / "made.json", {"each": 4})
+
+
+@pytest.mark.parametrize("change", ["adapter", "model", "lines"])
+def test_another_writer_or_other_lines_do_not_continue_a_folder(tmp_path, monkeypatch, change):
+    for name in ("adapter", "model"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("weights")
+        (tmp_path / name / "tokenizer.json").touch()
+    (tmp_path / "adapter" / writer.VERDICT_FILE).touch()
+    people = [PERSON]
+    monkeypatch.setattr(writer, "known_people", lambda: people)
+    monkeypatch.setattr(writer, "train_scenarios", list)
+    monkeypatch.setattr(writer, "kind_weights", lambda _: {m: {"ask": 1.0} for m in ("story", "guarded")})
+    monkeypatch.setattr(writer, "load_writer", lambda _: None)
+    monkeypatch.setattr(writer, "written_replies", lambda *_: [])
+    options = ["--model", tmp_path / "model", "--adapter", tmp_path / "adapter", "--out", tmp_path / "out"]
+    write = lambda: writer.main(["write", *map(str, options)])  # noqa: E731
+    write()
+    write()
+    if change == "lines":
+        people.append(texts.Person("y", [texts.Line("I kept the bicycle.")], []))
+    else:
+        (tmp_path / change / "model.safetensors").write_text("other weights")
+    with pytest.raises(SystemExit, match=rf"other options or texts \({change}\)"):
+        write()
 
 
 @pytest.mark.parametrize(
@@ -563,6 +599,20 @@ out.mkdir(exist_ok=True)
 for name in ("tokenizer.json", "examples.npz", "verdict.safetensors"):
     (out / name).touch()
 """
+
+
+def test_the_gpu_script_stops_where_lines_are_unwritten(tmp_path):
+    (tmp_path / "qwen").mkdir()
+    (tmp_path / "qwen" / "tokenizer.json").touch()
+    unwritten = 'import sys; sys.exit("It is incomplete." if "write" in sys.argv else 0)'
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/bash\nexec {sys.executable} -c '{unwritten}' \"$@\"\n")
+    python.chmod(0o755)
+    command = ["bash", EMBEDDED / "make_gpu.sh", tmp_path / "qwen", tmp_path, tmp_path / "out"]
+    environment = {**os.environ, "PYTHON": str(python)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "It is incomplete." in done.stdout and "policy" not in done.stdout
 
 
 def run_gpu_script(folder, qwen):
