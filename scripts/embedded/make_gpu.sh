@@ -5,8 +5,15 @@
 #
 # QWEN is the folder of Qwen2.5-Coder-1.5B-Instruct (mapo fetch qwen2.5-coder-1.5b) or its GGUF file, SMOLLM2 that of
 # SmolLM2-135M-Instruct (mapo fetch smollm2). What is already in OUT is not made again, so an interrupted run continues.
-# OUT gets adapter/ and written/ (the writer and its replies), policy/, refined/ (the policy, trained further on those of its
-# own replies that make sense), judge/ and judge_2/. PYTHON is the interpreter (default: .venv/bin/python).
+# OUT gets adapter/ and written/ (the writer and its replies), policy/, refined/ (the policy, trained further on natural
+# replies, written ones and those of its own that make sense), judge/ and judge_2/.
+#
+# The script stops where lines are still unwritten when the time for writing is over; run it again to continue.
+#
+# Environment variables:
+#   TRAIN_MINUTES  longest time of training the writer (default: 8)
+#   WRITE_MINUTES  longest time of writing replies in one run (default: 15)
+#   PYTHON         the interpreter (default: .venv/bin/python)
 set -euo pipefail
 qwen=$(realpath "$1") base=$(realpath "$2") out=$(realpath -m "$3")
 here=$(dirname "$(realpath "$0")")
@@ -18,7 +25,7 @@ python=${PYTHON:-.venv/bin/python}
 run() { # run NAME COMMAND...: with a log in OUT
     local name=$1; shift
     echo "$(date +%T) $name"
-    "$@" > "$out/$name.log" 2>&1 || { echo "failed: see $out/$name.log"; exit 1; }
+    "$@" > "$out/$name.log" 2>&1 || { tail -n 1 "$out/$name.log"; echo "failed: see $out/$name.log"; exit 1; }
 }
 step() { # step NAME SCRIPT OPTIONS...: write OUT/NAME unless it is there
     local name=$1 script=$2; shift 2
@@ -35,14 +42,14 @@ policy=(--batch 16384 --least 0.95 --exchanged 0.3)
 
 step examples writer.py prepare --model "$qwen"
 step adapter writer.py train --model "$qwen" --examples "$out/examples" --minutes "${TRAIN_MINUTES:-8}"
-# Not a step: it continues a folder and does nothing where all is written.
+# Not a step: it continues a folder, does nothing where all is written, and fails while lines are unwritten.
 run written "$python" "$here/writer.py" write "${writer[@]}" --out "$out/written" --each 12 --minutes "${WRITE_MINUTES:-15}"
 step policy make_policy.py --base "$base" --written "$out/written" "${policy[@]}" \
     --tokens 400e6 --lr 2.5e-3 --all-until 0.15
 step said.jsonl.gz say.py --model "$out/policy" --written "$out/written" --dialogues 8000
 step read.jsonl.gz writer.py read "${writer[@]}" --said "$out/said.jsonl.gz"
 step refined make_policy.py --start "$out/policy" "${rated[@]}" "${policy[@]}" \
-    --tokens 120e6 --lr 1e-3 --all-until 0 --seed 1
+    --tokens 120e6 --lr 1e-3 --all-until 0 --natural 0.8 --seed 1
 judge=(--tokens 60e6 --batch 24576 --dialogues 60000)
 step judge make_judge.py --policy "$out/refined" --start --part even --seed 1 "${rated[@]}" "${judge[@]}"
 step judge_2 make_judge.py --policy "$out/refined" --base "$base" --part odd --seed 2 "${rated[@]}" "${judge[@]}"

@@ -41,7 +41,7 @@ from texts import KINDS, Person
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
-from written import Written, load_written, with_written
+from written import Written, load_written
 
 from mapo import Rubric
 from mapo.local_model.forms import FormTokens, form_tokens
@@ -152,16 +152,15 @@ def rows_of(short: Sequence[Row], long: Sequence[Row], budget: int, seed: int) -
     return batch_of
 
 
-def rated(written: Written, least: float) -> PolicyReplies:
-    """Return the replies whose sense is clear, by line: those that make sense with a probability of at least `least`, with
-    their kinds, and nonsense."""
+def rated(written: Written) -> PolicyReplies:
+    """Return the replies whose sense is clear, by line: sensible ones with their kinds, and nonsense."""
     chosen = {
         line: [
-            (r.kind if r.sense >= least else NONSENSE, r.text)
+            (r.kind if r.sense >= SENSIBLE else NONSENSE, r.text)
             for r in some
-            if not SENSELESS < r.sense < least
+            if not SENSELESS < r.sense < SENSIBLE
         ]
-        for line, some in written.replies.items()
+        for line, some in written.items()
     }
     return {line: pairs for line, pairs in chosen.items() if pairs}
 
@@ -282,13 +281,8 @@ def main() -> None:
     encoder.check()
     people, held = split(args.part)
     replies = policy_replies(train_namer(people))
-    if args.written or args.read:
-        written = load_written(args.written)
-        new = written.people if args.part == "all" else written.people[{"even": 0, "odd": 1}[args.part] :: 2]
-        people += [p for p in with_written(new, written, SENSIBLE) if any(line.replies for line in p.lines)]
-        for some in (rated(written, 1.0), rated(load_written((), args.read), SENSIBLE)):
-            for line, pairs in some.items():
-                replies.setdefault(line, []).extend(pairs)
+    for line, pairs in rated(load_written(args.written, args.read)).items():
+        replies.setdefault(line, []).extend(pairs)
 
     def pool(turns: Sequence[int], count: int, longest: int) -> list[Row]:
         make = lambda rng: draw_row(rng, people, encoder, replies, turns)  # noqa: E731

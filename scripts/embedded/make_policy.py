@@ -40,6 +40,8 @@ from transformers import LlamaForCausalLM
 from written import load_written, with_written
 
 GOODNESS = 0.4
+"""Share of good replies."""
+SHAPE = {"width": 320, "layers": 6, "vocab": 6000}
 TURNS = (4, 8, 12, 16)
 SHORT_ROW, LONG_ROW, SHORT_ROWS_UNTIL = 128, 512, 0.87
 """Tokens of a training row. The last part of the training has long rows, so that the model can reply late in a dialogue."""
@@ -132,7 +134,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--natural", type=float, default=0.0, help="share of dialogues with natural replies alone"
     )
-    parser.add_argument("--goodness", type=float, default=GOODNESS, help="share of good replies")
     parser.add_argument(
         "--all-until", type=float, default=ALL_UNTIL, help="part in which all replies are learned"
     )
@@ -141,19 +142,25 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=120.0, help="longest time of training")
     parser.add_argument("--dialogues", type=int, default=50000, help="distinct dialogues")
     parser.add_argument("--exchanged", type=float, default=0.6, help="share of dialogues with other nouns")
-    parser.add_argument("--width", type=int, default=320)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--vocab", type=int, default=6000)
+    for name, default in SHAPE.items():
+        parser.add_argument(f"--{name}", type=int, help=f"of a new model, with --base (default: {default})")
     parser.add_argument("--batch", type=int, default=4096, help="tokens per step")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    if not ((args.base or args.start) / "tokenizer.json").is_file():
+    if args.base:
+        for name, default in SHAPE.items():
+            setattr(args, name, default if getattr(args, name) is None else getattr(args, name))
+        if not (args.base / "tokenizer.json").is_file():
+            parser.error(f"{args.base} is not the folder of a model. Get it with: mapo fetch smollm2")
+    elif unused := [f"--{name}" for name in SHAPE if getattr(args, name) is not None]:
         parser.error(
-            f"{args.base or args.start} is not the folder of a model. Get it with: mapo fetch smollm2"
+            f"{', '.join(unused)} cannot be used with --start: the policy keeps its shape and tokenizer."
         )
+    elif not (args.start / "tokenizer.json").is_file():
+        parser.error(f"{args.start} is not the folder of a policy. Make one with: make_policy.py --base")
     return args
 
 
@@ -175,7 +182,7 @@ def main() -> None:
     people, held = sayable_replies(known_people()), sayable_replies(held_out_people())
     if args.written or args.read:
         written = load_written(args.written, args.read)
-        everyone = [*known_people(), *train_scenarios(), *written.people]
+        everyone = [*known_people(), *train_scenarios()]
         people = sayable_replies(with_written(everyone, written, args.least))
     natural = with_replies(natural_people(), is_clean_reply)
     model, tokenizer = starting_model(args, everybody)
@@ -186,7 +193,7 @@ def main() -> None:
             person = rng.choice(natural if rng.random() < args.natural else people)
             if rng.random() < args.exchanged:
                 person = exchanged(person, rng, rng.uniform(0.3, 0.9))
-            return encoder.encode(Talk(person, rng, people, args.goodness), rng.choice(TURNS))
+            return encoder.encode(Talk(person, rng, people, GOODNESS), rng.choice(TURNS))
 
         ids, weights = zip(*in_parallel(make, count, f"policy/{args.seed}/{count}"), strict=True)
         return np.concatenate(ids), np.concatenate(weights)

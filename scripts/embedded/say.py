@@ -2,6 +2,7 @@
 
     PYTHONPATH=. python scripts/embedded/say.py --model policy --out said.jsonl.gz
 
+The people are those that models may learn from; held-out people are never replied to, because the replies are trained on.
 Each row holds the lines up to the one that is replied to, and replies to it. `writer.py read` rates them; sensible ones are
 learned from by the next policy (`make_policy.py --read`), nonsense by the judges (`make_judge.py --read`). With a verdict of
 a reader on each, replies belong in sense.jsonl.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -20,7 +22,7 @@ from dialogues import Exchange, Talk
 from documents import is_clean_reply, is_short, new_rows
 from small import ASSISTANT, END, USER
 from speaker import Speaker, padded
-from texts import Person, held_out_people, known_people, train_scenarios
+from texts import Person, known_people, natural_people, train_scenarios
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 from written import load_written, with_written
@@ -29,7 +31,22 @@ SHOWN = 3
 """Exchanges of the dialogue that the policy sees before the line."""
 BEFORE = 2
 """Lines that a row shows before the one that is replied to."""
+LEAST = 0.85
+"""Probability of sense from which on a written reply may come before the line."""
 LONGEST = 28
+"""Tokens of a reply, at most; longer ones are dropped."""
+
+
+def people_of(folders: Sequence[Path]) -> list[Person]:
+    """Return the people to reply to, with the short, clean replies that may come before a line: natural ones alone, and all,
+    those in `folders` of writer.py included."""
+    known = [*known_people(), *train_scenarios()]
+    if folders:
+        known = with_written(known, load_written(folders), LEAST)
+    wanted = with_replies(
+        [*natural_people(), *known], lambda reply, line: is_short(reply) and is_clean_reply(reply, line)
+    )
+    return [person for person in wanted if any(line.replies for line in person.lines)]
 
 
 def prompts_of(played: list[Exchange], tokenizer: Tokenizer) -> list[tuple[list[str], list[int]]]:
@@ -47,12 +64,7 @@ def prompts_of(played: list[Exchange], tokenizer: Tokenizer) -> list[tuple[list[
 @torch.inference_mode()
 def say(args: argparse.Namespace) -> None:
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
-    short = lambda reply, line: is_short(reply) and is_clean_reply(reply, line)  # noqa: E731
-    people: list[Person] = with_replies((*known_people(), *held_out_people()), short)
-    if args.written:
-        written = load_written(args.written)
-        people += with_written([*train_scenarios(), *written.people], written, 0.85)
-        people = [p for p in people if any(line.replies for line in p.lines)]
+    people = people_of(args.written)
 
     def make(rng: random.Random) -> list[tuple[list[str], list[int]]]:
         played = Talk(rng.choice(people), rng, people, 0.5).play(10)
@@ -65,7 +77,7 @@ def say(args: argparse.Namespace) -> None:
     speaker = Speaker(model, range(model.config.vocab_size))
     end = tokenizer.token_to_id(END)
     torch.manual_seed(args.seed)
-    began, count = time.monotonic(), 0
+    began, lines_done, count = time.monotonic(), 0, 0
     at_once = max(1, args.at_once // args.each)
     with new_rows(args.out) as add:
         for start in range(0, len(places), at_once):
@@ -86,10 +98,10 @@ def say(args: argparse.Namespace) -> None:
                 mine = dict.fromkeys(" ".join(t.split()) for t in texts[n * args.each : (n + 1) * args.each])
                 replies = [text for text in mine if text]
                 add({"lines": lines, "replies": replies})
-                count += len(replies)
+                lines_done, count = lines_done + 1, count + len(replies)
             if time.monotonic() - began > 60 * args.minutes:
                 break
-    print(f"{count} replies to {len(places)} lines, {time.monotonic() - began:.0f} s")
+    print(f"{count} replies to {lines_done} of {len(places)} lines, {time.monotonic() - began:.0f} s")
 
 
 def main() -> None:
@@ -99,7 +111,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="folder of the policy")
     parser.add_argument("--out", type=Path, required=True, help="file to write (.jsonl.gz)")
     parser.add_argument(
-        "--written", type=Path, nargs="+", default=[], help="folders of writer.py: people to reply to"
+        "--written", type=Path, nargs="+", default=[], help="folders of writer.py: replies that come before"
     )
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.5, 0.7, 1.0])
     parser.add_argument("--dialogues", type=int, default=1000)

@@ -160,9 +160,9 @@ class Speaker:
         head.
 
         `prompts` are ids padded on the right, `sizes` how many of a row count (`padded`). A reply begins with its ids in
-        `forced`, one row per reply, which are not returned; neither is the id `end`, at which it stops. It has at most
-        `longest` sampled ids. The head reads the last hidden state of `mark`, reply and end, without the forced ids. An
-        unfinished reply has probability 0.
+        `forced`, one row per reply, which are not returned; neither is the id `end`, at which it stops. A reply that has not
+        ended after `longest` sampled ids is dropped: its place is empty and its probability 0. The head reads the last
+        hidden state of `mark`, reply and end, without the forced ids.
         """
         shared, hidden = self._prefill(prompts, sizes)
         lengths = torch.tensor(sizes, device=self.device).repeat_interleave(each)
@@ -188,7 +188,7 @@ class Speaker:
             if step + 1 == longest or ((step + 1) % LOOK_EVERY == 0 and bool(done.all())):
                 break
             hidden = self._extend(shared, token[:, None], lengths + step, visible)[:, -1]
-        replies = [row[: row.index(end)] if end in row else row for row in drawn.tolist()]
+        replies = [row[: row.index(end)] if end in row else [] for row in drawn.tolist()]
         if head is None:
             return replies, None
         rated = self._rate(shared, sizes, replies, each, end, head, mark)

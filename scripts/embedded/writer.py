@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import json
 import math
 import random
@@ -49,6 +50,7 @@ from writer_examples import (
     prepare,
     save_examples,
 )
+from written import REPLIES
 
 from mapo.local_model.layers import tune_for_training
 
@@ -67,6 +69,8 @@ GOOD_SHARE, OWN_SHARE = 0.5, 0.9
 others (`corpus.sayable_replies`), a judge does."""
 SHARD = 4096
 """Lines whose replies are written to a file at once."""
+FINGERPRINTED = ("*.safetensors", "*.bin", "*config.json", "tokenizer.json")
+"""Files of a model or an adapter that change what is written."""
 ADAPTED = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -297,12 +301,18 @@ def jobs_of(people: Sequence[Person], weights: KindWeights, each: int, seed: int
 
 def run_write(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
-    options = {
-        name: getattr(args, name) for name in ("each", "people", "seed", "shard", "temperature", "top_p")
-    } | {"adapter": args.adapter.name}
-    _same_options(args.out / MADE, options)
     known = known_people()[: args.people]
     jobs = jobs_of([*known, *train_scenarios()[: args.people]], kind_weights(known), args.each, args.seed)
+    options = {
+        name: getattr(args, name) for name in ("each", "people", "seed", "shard", "temperature", "top_p")
+    }
+    lines = json.dumps([lines for lines, _, _ in jobs]).encode()
+    options |= {
+        "adapter": fingerprint(args.adapter),
+        "model": fingerprint(args.model),
+        "lines": hashlib.sha256(lines).hexdigest(),
+    }
+    _same_options(args.out / MADE, options)
     shards = {
         args.out / f"replies-{number:03d}.jsonl.gz": jobs[start : start + args.shard]
         for number, start in enumerate(range(0, len(jobs), args.shard))
@@ -316,8 +326,10 @@ def run_write(args: argparse.Namespace) -> None:
     for number, (path, some) in enumerate(missing.items()):
         start = time.monotonic()
         if number and start - began + longest > 60 * args.minutes:
-            print(f"Time is over; the same command continues. {len(missing) - number} files are missing.")
-            break
+            raise SystemExit(
+                f"{args.out} is incomplete: time is over and {len(missing) - number} of {len(shards)} files are missing. "
+                "Run the same command again to continue."
+            )
         torch.manual_seed(args.seed + int(path.name.removesuffix(".jsonl.gz").split("-")[1]))
         written, sensible = 0, 0
         with new_rows(path) as add:
@@ -332,6 +344,15 @@ def run_write(args: argparse.Namespace) -> None:
         )
 
 
+def fingerprint(folder: Path) -> str:
+    """Return a hash of the weights, configurations and tokenizer of a model or an adapter."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in FINGERPRINTED for path in folder.glob(pattern)):
+        with path.open("rb") as file:
+            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
 def _same_options(path: Path, options: dict[str, Any]) -> None:
     """Note the options of a folder of replies, or check that they are those of the run that is continued."""
     if path.exists():
@@ -339,8 +360,14 @@ def _same_options(path: Path, options: dict[str, Any]) -> None:
         if before != options:
             different = ", ".join(name for name in options if before.get(name) != options[name])
             raise SystemExit(
-                f"{path.parent} was begun with other options ({different}). Choose another --out or the same options."
+                f"{path.parent} was begun with other options or texts ({different}). Choose another --out, or the same "
+                "options and texts."
             )
+        return
+    if any(path.parent.glob(REPLIES)):
+        raise SystemExit(
+            f"{path.parent} has replies but no {path.name} to tell their options. Choose another --out."
+        )
     path.write_text(json.dumps(options, indent=1) + "\n", encoding="utf-8")
 
 
@@ -378,7 +405,7 @@ def written_replies(
             seen = set(known)
             mine = slice(k * args.each, (k + 1) * args.each)
             for kind, text, sense in zip(kinds[mine], texts[mine], senses[mine], strict=True):
-                if sense and text and text not in seen and is_clean_reply(text, lines[-1]):
+                if text and text not in seen and is_clean_reply(text, lines[-1]):
                     seen.add(text)
                     rows.append({"line": lines[-1], "kind": kind, "reply": text, "sense": round(sense, 4)})
     return rows
@@ -440,7 +467,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
     write = command("write", "Write replies to all lines of known people and train scenarios.")
     write.add_argument("--each", type=int, default=12, help="replies per line")
-    write.add_argument("--minutes", type=float, default=20.0, help="longest time; the same command continues")
+    write.add_argument(
+        "--minutes",
+        type=float,
+        default=20.0,
+        help="longest time; it then fails, and the same command continues",
+    )
     write.add_argument("--temperature", type=float, default=TEMPERATURE)
     write.add_argument("--top-p", type=float, default=TOP_P)
     write.add_argument("--shard", type=int, default=SHARD, help="lines per file")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,12 +98,21 @@ def lines_before(person: Person) -> list[list[str]]:
     return shown
 
 
-def reply_trees(people: Sequence[Person], encoder: Encoder) -> list[Tree]:
-    """Return the short, clean replies to the lines of people, each with its kind as label."""
+def is_held_out(line: str) -> bool:
+    """Return whether the verdicts on replies to a line are not learned, so that they can be tested on."""
+    return zlib.crc32(line.encode()) % HELD_OUT == 0
+
+
+def reply_trees(
+    people: Sequence[Person], encoder: Encoder, left_out: Container[str] = frozenset()
+) -> list[Tree]:
+    """Return the short, clean replies to the lines of people, each with its kind as label, without the lines in
+    `left_out`."""
     rows = [lines for person in people for lines in lines_before(person)]
     pairs = [
         (number, f"{kind}{OWN if stays_with(line.text, reply) else FREE}", reply)
         for number, line in enumerate(line for person in people for line in person.lines)
+        if line.text not in left_out
         for kind, reply in line.replies
         if is_short(reply) and is_clean_reply(reply, line.text)
     ]
@@ -120,7 +129,7 @@ def verdict_trees(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Tree
         for number, some in enumerate(by_lines.values())
         for row in some
     ]
-    held_out = [zlib.crc32(lines[-1].encode()) % HELD_OUT == 0 for lines in by_lines]
+    held_out = [is_held_out(lines[-1]) for lines in by_lines]
     return _trees([*by_lines], pairs, encoder, held_out)
 
 
@@ -151,12 +160,12 @@ def _trees(
 def prepare(
     people: Sequence[Person], further: Sequence[Person], encoder: Encoder, verdict_rows: int | None = None
 ) -> tuple[list[Tree], np.ndarray]:
-    """Return the trees to learn from, and the ids that may be sampled: those of replies and of what people say, `further`
-    people included."""
-    trees = [
-        *reply_trees(people, encoder),
-        *verdict_trees(verdicts()[:verdict_rows], encoder),
-    ]
+    """Return the trees, and the ids that may be sampled: those of replies and of what people say, `further` people
+    included. Replies to lines whose verdicts are held out are not learned either: a model that has learned what is said
+    to a line would rate the replies to it better than those to new lines."""
+    rows = verdicts()[:verdict_rows]
+    tested = {line for line in (row["lines"][-1] for row in rows) if is_held_out(line)}
+    trees = [*reply_trees(people, encoder, tested), *verdict_trees(rows, encoder)]
     learned = [b.ids[b.label :] for tree in trees for b in tree.branches if b.verdict == NO_VERDICT]
     spoken = [line.text for person in (*people, *further) for line in person.lines]
     return trees, np.unique(np.concatenate([*learned, *encoder.replies(spoken), [encoder.end]])).astype(
@@ -168,18 +177,14 @@ def save_examples(folder: Path, trees: Sequence[Tree], tokens: np.ndarray) -> No
     """Write the trees and the ids that may be sampled to a folder, as plain arrays with a row per prompt and branch."""
     pieces = [
         piece
-        for number, tree in enumerate(trees)
-        for piece in (
-            (tree.prompt, number, 0, NO_VERDICT),
-            *((b.ids, number, b.label, b.verdict) for b in tree.branches),
-        )
+        for tree in trees
+        for piece in ((tree.prompt, 0, NO_VERDICT), *((b.ids, b.label, b.verdict) for b in tree.branches))
     ]
-    ids, number, label, verdict = zip(*pieces, strict=True)
+    ids, label, verdict = zip(*pieces, strict=True)
     np.savez_compressed(
         folder / FILE,
         ids=np.concatenate(ids),
         size=np.array([*map(len, ids)], dtype=np.int32),
-        tree=np.array(number, dtype=np.int32),
         label=np.array(label, dtype=np.int16),  # 0 for a prompt
         verdict=np.array(verdict, dtype=np.int8),
         held_out=np.array([tree.held_out for tree in trees]),

@@ -1,4 +1,4 @@
-"""Replies that `writer.py` has written or rated, and people that they are added to."""
+"""Replies that `writer.py` has written or rated."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import gzip
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from documents import is_clean_reply, is_short
-from texts import KINDS, Line, Mood, Person
+from texts import KINDS, Line, Person
 
-PEOPLE, REPLIES = "people.jsonl.gz", "replies-*.jsonl.gz"
+REPLIES = "replies-*.jsonl.gz"
 """Files of a folder of writer.py."""
 MOST = 10
 """Replies that are added to a line at most."""
@@ -28,16 +28,13 @@ class Reply:
     sense: float
 
 
-@dataclass(slots=True)
-class Written:
-    people: list[Person] = field(default_factory=list)
-    replies: dict[str, list[Reply]] = field(default_factory=dict)
-    """By line."""
+Written = dict[str, list[Reply]]
+"""Replies by line."""
 
 
 def load_written(folders: Iterable[Path], files: Iterable[Path] = ()) -> Written:
     """Return what is in the folders of `writer.py write` and in the files of `writer.py read`."""
-    written = Written()
+    written: Written = {}
     paths = []
     for folder in folders:
         shards = sorted(folder.glob(REPLIES))
@@ -46,12 +43,10 @@ def load_written(folders: Iterable[Path], files: Iterable[Path] = ()) -> Written
                 f"{folder} has no files {REPLIES}. Make them with: writer.py write --out {folder}"
             )
         paths += shards
-        if (folder / PEOPLE).exists():
-            written.people += [_person(row, where) for where, row in _rows(folder / PEOPLE)]
     for path in (*paths, *files):
         for where, row in _rows(path):
             line, reply = _reply(row, where)
-            written.replies.setdefault(line, []).append(reply)
+            written.setdefault(line, []).append(reply)
     return written
 
 
@@ -63,7 +58,7 @@ def with_written(people: Sequence[Person], written: Written, least: float) -> li
         known = {text for _, text in line.replies}
         new = {
             r.text: r.kind
-            for r in written.replies.get(line.text, ())
+            for r in written.get(line.text, ())
             if r.sense >= least
             and r.text not in known
             and is_short(r.text)
@@ -99,16 +94,3 @@ def _reply(row: dict[str, Any], where: str) -> tuple[str, Reply]:
     if isinstance(sense, bool) or not isinstance(sense, int | float) or not 0 <= sense <= 1:
         raise ValueError(f"{where} needs a probability as 'sense', not {sense!r}.")
     return line, Reply(kind, text, sense)
-
-
-def _person(row: dict[str, Any], where: str) -> Person:
-    """Return the person of a row {"id", "lines": [{"text", "mood", "feeling", "shown"}], "things"}; of a line, only the text
-    is needed."""
-    try:
-        lines = [Line(**line) for line in row["lines"]]
-        person = Person(row["id"], lines, row["things"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{where} is not a person: {error!r}") from error
-    if not all(isinstance(line.text, str) and line.mood in get_args(Mood) for line in lines):
-        raise ValueError(f"{where}: a line needs a text and one of the moods {', '.join(get_args(Mood))}.")
-    return person

@@ -111,11 +111,17 @@ def test_a_policy_learns_the_tokens_of_replies_alone(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("done", "first", "width"), [(0.0, 0, make_policy.SHORT_ROW), (0.95, 9000, make_policy.LONG_ROW)]
+    ("all_until", "done", "first", "width"),
+    [
+        (make_policy.ALL_UNTIL, 0.0, 0, make_policy.SHORT_ROW),
+        (make_policy.ALL_UNTIL, 0.95, 9000, make_policy.LONG_ROW),
+        (0, 0.0, 9000, make_policy.SHORT_ROW),
+    ],
 )
-def test_rows_keep_ids_and_weights_together(done, first, width):
+def test_rows_keep_ids_and_weights_together(all_until, done, first, width):
     numbers = [np.arange(start, start + 5000) for start in (0, 9000)]
     texts = [(ids, (ids / 8).astype(np.float32)) for ids in numbers]
-    ids, weights = make_policy.windows(*texts, 2048, 0)(done)
+    ids, weights = make_policy.windows(*texts, all_until, 2048, 0)(done)
     assert ids.shape == weights.shape == (2048 // width, width)
-    assert ids.min() >= first and torch.equal(ids / 8, weights)
+    assert first <= ids.min() and ids.max() < first + 5000
+    assert torch.equal(ids / 8, weights)

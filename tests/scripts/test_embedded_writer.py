@@ -62,15 +62,27 @@ def pair(request):
     return speaker.Speaker(copy.deepcopy(model), range(SHAPE["vocab_size"])), model
 
 
-def greedy(model, ids, longest=12):
-    """Generate with transformers, one prompt at a time."""
+LONGEST = 12
+
+
+def greedy(model, ids, longest=LONGEST):
+    """Generate `longest` ids with transformers, one prompt at a time."""
     row = torch.tensor([ids])
     with torch.no_grad():
         out = model.generate(
             row, attention_mask=torch.ones_like(row), max_new_tokens=longest, do_sample=False
         )
-    out = out[0, len(ids) :].tolist()
-    return out[: out.index(END)] if END in out else out
+    return out[0, len(ids) :].tolist()
+
+
+def ended(ids, end):
+    """Return the ids before the end; none of a reply that does not end."""
+    return ids[: ids.index(end)] if end in ids else []
+
+
+def latest(ids):
+    """Return the id whose first place is the last, to take it for the end."""
+    return max(ids, key=ids.index)
 
 
 def head(hidden):
@@ -85,15 +97,19 @@ def rated_alone(model, ids):
 @pytest.mark.parametrize("temperature", [0.0, 1e-4])
 def test_replies_at_low_temperature_are_the_greedy_ones(pair, temperature):
     prompts, sizes = speaker.padded(PROMPTS, "cpu")
-    replies, rated = pair[0].speak(prompts, sizes, None, 2, 12, END, temperature=temperature)
-    assert replies == [greedy(pair[1], ids) for ids in PROMPTS for _ in range(2)] and rated is None
+    whole = [greedy(pair[1], ids) for ids in PROMPTS]
+    for end in map(latest, whole):
+        replies, rated = pair[0].speak(prompts, sizes, None, 2, LONGEST, end, temperature=temperature)
+        assert replies == [ended(ids, end) for ids in whole for _ in range(2)] and rated is None
 
 
 def test_a_reply_goes_on_after_its_forced_ids(pair):
     forced = [[30], [31, 32, 33], [34, 35], [36], [37, 38], [39, 40, 41]]
     prompts, sizes = speaker.padded(PROMPTS, "cpu")
-    replies, _ = pair[0].speak(prompts, sizes, forced, 2, 12, END, temperature=0)
-    assert replies == [greedy(pair[1], PROMPTS[k // 2] + ids) for k, ids in enumerate(forced)]
+    whole = [greedy(pair[1], PROMPTS[k // 2] + ids) for k, ids in enumerate(forced)]
+    for end in map(latest, whole):
+        replies, _ = pair[0].speak(prompts, sizes, forced, 2, LONGEST, end, temperature=0)
+        assert replies == [ended(ids, end) for ids in whole]
 
 
 def test_a_reply_stops_at_the_end(pair):
@@ -104,7 +120,15 @@ def test_a_reply_stops_at_the_end(pair):
     assert replies[0] == whole[: whole.index(end)]
     expected = rated_alone(pair[1], [*PROMPTS[0], *MARK, *replies[0], end])
     assert rated[0] == pytest.approx(expected, abs=1e-5)
-    assert [p == 0 for p in rated] == [len(reply) == 12 for reply in replies]
+
+
+def test_a_reply_cut_at_the_longest_length_is_dropped(pair):
+    prompts, sizes = speaker.padded(PROMPTS[:1], "cpu")
+    whole = greedy(pair[1], PROMPTS[0])
+    end = latest(whole)
+    for longest, reply in ((whole.index(end), []), (whole.index(end) + 1, ended(whole, end))):
+        replies, rated = pair[0].speak(prompts, sizes, None, 1, longest, end, temperature=0, head=head)
+        assert replies == [reply] and (rated[0] > 0) == bool(reply)
 
 
 def test_replies_that_exist_are_rated_as_sampled_ones(pair):
@@ -198,6 +222,26 @@ def test_a_reply_is_learned_after_its_kind_and_a_verdict_after_a_mark(trees, enc
     assert text(trees[1].prompt) == "I sold the bicycle.\nIt was my brother's.\n"
 
 
+def test_replies_to_lines_with_held_out_verdicts_are_not_learned(encoder, monkeypatch):
+    tested, learned = (line.text for line in PERSON.lines[:2])
+    rows = [{"lines": [line], "reply": "Who has it?", "sense": 1} for line in (tested, learned)]
+    monkeypatch.setattr(examples, "verdicts", lambda: rows)
+    monkeypatch.setattr(examples, "is_held_out", lambda line: line == tested)
+    trees, _ = examples.prepare([PERSON], [], encoder)
+    lines = [
+        (encoder.tokenizer.decode(tree.prompt).splitlines()[-1], tree.branches[0].verdict, tree.held_out)
+        for tree in trees
+    ]
+    assert sorted(lines) == sorted(
+        [
+            (learned, examples.NO_VERDICT, False),
+            (PERSON.lines[2].text, examples.NO_VERDICT, False),
+            (tested, 1, True),
+            (learned, 1, False),
+        ]
+    )
+
+
 def test_examples_are_read_as_they_were_written(trees, tmp_path):
     tokens = np.arange(400, dtype=np.int32)
     examples.save_examples(tmp_path, trees, tokens)
@@ -249,10 +293,10 @@ def test_what_is_written_are_kinds_of_both_sorts():
 
 
 class FixedSpeaker:
-    """Says the same to every prompt; the last reply is unfinished."""
+    """Says the same to every prompt; the last reply is unfinished and dropped."""
 
     def __init__(self, encoder, texts):
-        self.replies = encoder.replies(texts)
+        self.replies = [*encoder.replies(texts), []]
 
     def speak(self, prompts, sizes, forced, each, *_, **__):
         assert len(forced) == len(sizes) * each == len(sizes) * len(self.replies)
@@ -260,7 +304,7 @@ class FixedSpeaker:
 
 
 def test_only_new_and_clean_replies_are_written(encoder):
-    said = ["Who bought it?", "Who bought it?", "the of it", "I see it.", "It was sold, then."]
+    said = ["Who bought it?", "Who bought it?", "the of it", "I see it."]
     args = argparse.Namespace(rows=6, each=5, seed=0, device="cpu", temperature=1.0, top_p=1.0)
     jobs = [
         (["Hello.", line.text], ["ask", "order", "ask", "ask", "ask"], {r for _, r in line.replies})
@@ -310,12 +354,20 @@ def test_only_so_many_are_added_and_always_the_same(tmp_path):
     assert len(one.lines[0].replies) == 2 + written.MOST and one == two
 
 
-def test_people_of_a_folder_are_read(tmp_path):
-    reply_file(tmp_path / "replies-000.jsonl.gz", [])
-    people = [{"id": "new", "lines": [{"text": "Hello."}, {"text": "No.", "mood": "guarded"}], "things": []}]
-    reply_file(tmp_path / "people.jsonl.gz", people)
-    [person] = written.load_written([tmp_path]).people
-    assert person.id == "new" and [line.mood for line in person.lines] == ["story", "guarded"]
+def test_long_and_unclean_replies_take_no_place_of_others(tmp_path):
+    unfit = [row(f"no capital {n}.") for n in range(50)] + [row("Long " * 12 + f"{n}.") for n in range(50)]
+    fit = [row(f"Who has bicycle {n}?") for n in range(written.MOST)]
+    found = written.load_written([], [reply_file(tmp_path / "read.jsonl.gz", [*unfit, *fit])])
+    [person] = written.with_written([PERSON], found, 0.85)
+    assert {reply for _, reply in person.lines[0].replies[2:]} == {one["reply"] for one in fit}
+
+
+def test_a_judge_learns_what_is_clearly_sense_or_nonsense(tmp_path):
+    senses = {"Who bought it?": 0.95, "Who did?": 0.5, "The of it.": 0.1}
+    rows = [row(reply, sense) for reply, sense in senses.items()]
+    found = written.load_written([], [reply_file(tmp_path / "read.jsonl.gz", rows)])
+    expected = [("ask", "Who bought it?"), (corpus.NONSENSE, "The of it.")]
+    assert make_judge.rated(found) == {PERSON.lines[0].text: expected}
 
 
 @pytest.mark.parametrize(
@@ -384,9 +436,15 @@ for number, line in enumerate(Path(sys.argv[1]).read_text().splitlines()):
     module, *options = line.split()
     print(f"== {line}", flush=True)
     sys.argv = [module, *options]
-    {"writer": writer, "say": say, "make_policy": make_policy, "make_judge": make_judge}[module].main()
+    try:
+        {"writer": writer, "say": say, "make_policy": make_policy, "make_judge": make_judge}[module].main()
+    except SystemExit as end:
+        if options[-2:] != ["--minutes", "0"]:
+            raise
+        print("exit:", end)
 """
-TINY = "--width 64 --layers 1 --dialogues 40 --batch 2048 --tokens 4000 --device cpu"
+TINY = "--dialogues 40 --batch 2048 --tokens 4000 --device cpu"
+SHAPED = f"{TINY} --width 64 --layers 1"
 LORA = "--model qwen --adapter adapter"
 WRITE = f"writer write {LORA} --out written --each 4 --people 3 --shard 60 --device cpu"
 COMMANDS = f"""\
@@ -394,11 +452,11 @@ writer prepare --model qwen --out examples --people 8 --verdicts 300
 writer train --model qwen --examples examples --out adapter --batch 2048 --passes 1 --lr 3e-3 --device cpu
 {WRITE} --minutes 0
 {WRITE}
-make_policy --base smollm2 --out policy --vocab 1000 {TINY} --written written --least 0 --all-until 0
+make_policy --base smollm2 --out policy --vocab 1000 {SHAPED} --written written --least 0 --all-until 0
 say --model policy --out said.jsonl.gz --written written --dialogues 6 --each 3 --device cpu
 writer read {LORA} --said said.jsonl.gz --out read.jsonl.gz --people 20 --device cpu
 make_policy --start policy --out refined {TINY} --written written --read read.jsonl.gz --least 0
-make_judge --policy refined --start --out judge {TINY} --part even --written written --read read.jsonl.gz
+make_judge --policy refined --start --out judge {SHAPED} --part even --written written --read read.jsonl.gz
 """
 
 
@@ -444,8 +502,19 @@ def test_training_lowers_the_text_loss(chain):
 def test_the_same_command_continues_writing(chain):
     shards = sorted(path.name for path in (chain / "written").glob("replies-*.jsonl.gz"))
     log = (chain / "log").read_text()
-    assert len(shards) > 1 and f"Time is over; the same command continues. {len(shards) - 1} files" in log
+    assert len(shards) > 1 and f"exit: written is incomplete: time is over and {len(shards) - 1} of" in log
     assert f"1 of {len(shards)} files are there" in log
+
+
+def test_a_policy_replies_to_no_held_out_people(chain):
+    people = [*texts.natural_people(), *texts.known_people(), *texts.train_scenarios()]
+    lines = {line for row in rows_of(chain / "said.jsonl.gz") for line in row["lines"]}
+    assert lines <= {line.text for person in people for line in person.lines}
+
+
+def test_say_counts_the_lines_that_it_replied_to(chain):
+    count = len(rows_of(chain / "said.jsonl.gz"))
+    assert f" replies to {count} of {count} lines" in (chain / "log").read_text()
 
 
 def test_rated_replies_of_a_policy_have_kinds(chain):
@@ -464,8 +533,57 @@ def test_models_note_their_options(chain, name):
 def test_other_options_do_not_continue_a_folder(tmp_path):
     writer._same_options(tmp_path / "made.json", {"each": 4, "seed": 0})
     writer._same_options(tmp_path / "made.json", {"each": 4, "seed": 0})
-    with pytest.raises(SystemExit, match=r"begun with other options \(each\)"):
+    with pytest.raises(SystemExit, match=r"begun with other options or texts \(each\)"):
         writer._same_options(tmp_path / "made.json", {"each": 5, "seed": 0})
+
+
+def test_replies_without_their_options_are_not_continued(tmp_path):
+    reply_file(tmp_path / "replies-000.jsonl.gz", [])
+    with pytest.raises(SystemExit, match=r"has replies but no made\.json"):
+        writer._same_options(tmp_path / "made.json", {"each": 4})
+
+
+@pytest.mark.parametrize("change", ["adapter", "model", "lines"])
+def test_another_writer_or_other_lines_do_not_continue_a_folder(tmp_path, monkeypatch, change):
+    for name in ("adapter", "model"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("weights")
+        (tmp_path / name / "tokenizer.json").touch()
+    (tmp_path / "adapter" / writer.VERDICT_FILE).touch()
+    people = [PERSON]
+    monkeypatch.setattr(writer, "known_people", lambda: people)
+    monkeypatch.setattr(writer, "train_scenarios", list)
+    monkeypatch.setattr(writer, "kind_weights", lambda _: {m: {"ask": 1.0} for m in ("story", "guarded")})
+    monkeypatch.setattr(writer, "load_writer", lambda _: None)
+    monkeypatch.setattr(writer, "written_replies", lambda *_: [])
+    options = ["--model", tmp_path / "model", "--adapter", tmp_path / "adapter", "--out", tmp_path / "out"]
+    write = lambda: writer.main(["write", *map(str, options)])  # noqa: E731
+    write()
+    write()
+    if change == "lines":
+        people.append(texts.Person("y", [texts.Line("I kept the bicycle.")], []))
+    else:
+        (tmp_path / change / "model.safetensors").write_text("other weights")
+    with pytest.raises(SystemExit, match=rf"other options or texts \({change}\)"):
+        write()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--start", "policy", "--width", "64"], "--width cannot be used with --start"),
+        (["--start", "nowhere"], "nowhere is not the folder of a policy"),
+        (["--base", "nowhere"], "mapo fetch smollm2"),
+    ],
+)
+def test_bad_options_of_a_policy_are_named(tmp_path, monkeypatch, capsys, options, message):
+    monkeypatch.chdir(tmp_path)
+    Path("policy").mkdir()
+    Path("policy", "tokenizer.json").touch()
+    monkeypatch.setattr(sys, "argv", ["make_policy.py", *options, "--out", "out"])
+    with pytest.raises(SystemExit):
+        make_policy.arguments()
+    assert message in capsys.readouterr().err
 
 
 NOTING = """\
@@ -480,6 +598,20 @@ out.mkdir(exist_ok=True)
 for name in ("tokenizer.json", "examples.npz", "verdict.safetensors"):
     (out / name).touch()
 """
+
+
+def test_the_gpu_script_stops_where_lines_are_unwritten(tmp_path):
+    (tmp_path / "qwen").mkdir()
+    (tmp_path / "qwen" / "tokenizer.json").touch()
+    unwritten = 'import sys; sys.exit("It is incomplete." if "write" in sys.argv else 0)'
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/bash\nexec {sys.executable} -c '{unwritten}' \"$@\"\n")
+    python.chmod(0o755)
+    command = ["bash", EMBEDDED / "make_gpu.sh", tmp_path / "qwen", tmp_path, tmp_path / "out"]
+    environment = {**os.environ, "PYTHON": str(python)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "It is incomplete." in done.stdout and "policy" not in done.stdout
 
 
 def run_gpu_script(folder, qwen):
