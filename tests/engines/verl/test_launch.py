@@ -15,6 +15,7 @@ from mapo.config import load_config
 from mapo.engines.verl import launch
 from mapo.engines.verl.launch import check_verl, prepare, run_verl
 from mapo.errors import InputError, TrainError
+from mapo.local_model import policy
 from mapo.local_model.shipped import POCKET
 from mapo.scenarios.sets import load_scenarios
 from mapo.store import JsonlWriter, RunDir
@@ -103,7 +104,8 @@ def test_a_run_is_resumed_in_its_own_folder_only(tmp_path):
 
 
 @pytest.mark.parametrize("given", ["verl.memory=0.5", "verl.tensor_parallel=2", "verl.workers=2"])
-def test_where_a_run_goes_on_may_differ(given, tmp_path):
+def test_where_a_run_goes_on_may_differ(given, tmp_path, monkeypatch):
+    monkeypatch.setattr(policy, "attention_heads", lambda source: (4, 2))  # the shipped policy has 5 and 1
     root = tmp_path / "run"
     prepare(config(), root, resume=False)
     prepare(config(given), root, resume=True)
@@ -111,7 +113,8 @@ def test_where_a_run_goes_on_may_differ(given, tmp_path):
 
 
 @pytest.mark.parametrize("given", ["verl.nodes=2", "verl.gpus=4", "verl.sequence_parallel=2"])
-def test_what_verls_checkpoints_are_cut_by_may_not(given, tmp_path):
+def test_what_verls_checkpoints_are_cut_by_may_not(given, tmp_path, monkeypatch):
+    monkeypatch.setattr(policy, "attention_heads", lambda source: (4, 2))  # the shipped policy has 5 and 1
     root = tmp_path / "run"
     prepare(config(), root, resume=False)
     with pytest.raises(InputError, match=f"started with other settings: {given.partition('=')[0]}"):
