@@ -116,7 +116,7 @@ FINITE = frozenset(
 
 
 def is_sentence(reply: str) -> bool:
-    """Return whether a reply speaks to somebody, asks, or has a common verb: "Two goes, and a break." does not."""
+    """Return whether a reply speaks to somebody, asks, or has a common verb: "Two rounds, and a break." does not."""
     said = {*words(reply)}
     return reply.endswith("?") or not said.isdisjoint(YOU) or not said.isdisjoint(FINITE)
 

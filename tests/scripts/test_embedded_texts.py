@@ -311,7 +311,7 @@ def test_natural_replies_are_clean_and_of_both_sorts():
         ("You keep the kettle on the stove.", True),
         ("Why the stove?", True),
         ("A kettle, and a stove.", False),
-        ("Two goes, and bread now.", False),
+        ("Two rounds, and bread now.", False),
     ],
 )
 def test_fragments_are_no_sentences_and_worth_nothing(reply, expected):
