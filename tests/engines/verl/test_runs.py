@@ -113,7 +113,7 @@ def processes_of(out: Path, name: bytes = b"") -> list[int]:
 def test_it_learns_and_goes_on_after_kills(tmp_path):
     out = tmp_path / "run"
     steps = ["rollout.scenarios=8", "optim.steps=16", "run.checkpoint_every=4", "eval.every=16"]
-    steps += ["eval.test_repeats=1"]
+    steps += ["eval.test_repeats=1", "optim.lr=1e-3"]
     metrics, last = out / "metrics.jsonl", out / "eval" / "validation_00016" / "dialogues.jsonl"
     kill_when(start(out, *steps), out, lambda: len(read_steps(metrics)) >= 6)
     # the last step's checkpoint is there, its validation is not, nor is the test
