@@ -16,8 +16,8 @@ A result file holds measured figures and how to measure them again:
      "rows": [{"seed": 0, "after": 48.7}]}
 
 Figures that depend on a judge model name it: `judge`, and `judge_weights`, the fingerprint of its weights, are
-optional and shown before the setup. A row without a value that its column needs has an empty cell. A page can also link to a result file instead of
-showing it.
+optional and shown before the setup. A row without a value that its column needs has an empty cell. A page can also
+link to a result file instead of showing it.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def test_it_learns_and_goes_on_after_kills(tmp_path):
 
 
 def check_curve(run: RunDir) -> None:
-    """The mean reward of a dialogue in the second half is well above that at the start: by more than two
+    """The mean reward of a dialogue in the second half is well above that at the start: by more than three
     times the standard error of the difference. The last steps have not fallen back."""
     config = load_run_config(run.root)
 
@@ -147,8 +147,8 @@ def check_curve(run: RunDir) -> None:
 
     early, late, last = returns(range(1, 5)), returns(range(9, 17)), returns(range(14, 17))
     noise = np.sqrt(early.var() / len(early) + late.var() / len(late))
-    assert late.mean() - early.mean() > 2 * noise, (early.mean(), late.mean(), noise)
-    assert last.mean() - early.mean() > noise, (early.mean(), last.mean(), noise)
+    assert late.mean() - early.mean() > 3 * noise, (early.mean(), late.mean(), noise)
+    assert last.mean() - early.mean() > 2 * noise, (early.mean(), last.mean(), noise)
 
 
 def check_advantages(run: RunDir, lines: list[dict], within: float = 1e-6) -> None:
