@@ -4,11 +4,11 @@
     .venv/bin/python benchmarks/blind_replies.py count blind
 
 `draw` picks replies of tested dialogues at random, at most two of a dialogue, and lets the untrained policy
-answer the same line in the same place, without a system prompt. Give it the test's temperature and longest
-reply; the defaults are those of the config `pocket`. The reader gets `replies.md` (all by the tested policy,
-for grammar and subject) and `pairs.md` (both replies, in random order) and fills in `replies.txt` and
-`pairs.txt`.
-`key.json` is for `count` alone, which prints the shares with Wilson intervals.
+answer half of the lines in the same place, without a system prompt. Give it the test's temperature and
+longest reply; the defaults are those of the config `pocket`. The reader gets `replies.md` (by the tested
+policy, for grammar and subject) and `pairs.md` (replies to the other lines by both, in random order) and
+fills in `replies.txt` and `pairs.txt`. `key.json` is for `count` alone, which prints the shares with Wilson
+intervals.
 """
 
 from __future__ import annotations
@@ -116,21 +116,27 @@ def replied_dialogues(run: Path) -> list[Dialogue]:
 
 def draw(args: argparse.Namespace) -> None:
     rng = random.Random(args.seed)
-    chosen = places(replied_dialogues(args.run), args.count, rng)
-    prompts = [context(*place) for place in chosen]
-    mine = [dialogue.turns[turn].reply.text for dialogue, turn in chosen]
+    chosen = places(replied_dialogues(args.run), 2 * args.count, rng)
+    half = (len(chosen) + 1) // 2
+    single, paired = chosen[:half], chosen[half:]
+    prompts = [context(*place) for place in paired]
     theirs = asyncio.run(answers(args.untrained, prompts, args.temperature, args.max_tokens))
-    pairs, key = [PAIRS], {}
-    for number, (said, a, b) in enumerate(zip(prompts, mine, theirs, strict=True), 1):
-        key[str(number)] = "=" if a == b else rng.choice("AB")
-        first, second = (b, a) if key[str(number)] == "B" else (a, b)
+    replies = [
+        block(number, context(dialogue, turn), {"reply": dialogue.turns[turn].reply.text})
+        for number, (dialogue, turn) in enumerate(single, 1)
+    ]
+    pairs, better = [PAIRS], {}
+    for number, (said, (dialogue, turn), other) in enumerate(zip(prompts, paired, theirs, strict=True), 1):
+        mine = dialogue.turns[turn].reply.text
+        better[str(number)] = "=" if mine == other else rng.choice("AB")
+        first, second = (other, mine) if better[str(number)] == "B" else (mine, other)
         pairs.append(block(number, said, {"A": first, "B": second}))
-    replies = [block(n, said, {"reply": a}) for n, (said, a) in enumerate(zip(prompts, mine, strict=True), 1)]
+    key = {"replies": len(single), "pairs": better}
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "replies.md").write_text(REPLIES + "".join(replies), encoding="utf-8")
     (args.out / "pairs.md").write_text("".join(pairs), encoding="utf-8")
     (args.out / "key.json").write_text(json.dumps(key, indent=1) + "\n", encoding="utf-8")
-    print(f"{len(chosen)} replies from {args.run}: {args.out}")
+    print(f"{len(single)} replies and {len(paired)} pairs from {args.run}: {args.out}")
 
 
 def verdicts(file: Path, allowed: str, columns: int, numbers: Collection[str]) -> dict[str, list[str]]:
@@ -159,14 +165,15 @@ def count(args: argparse.Namespace) -> None:
     if missing := [name for name in names if not (args.out / name).is_file()]:
         sys.exit(f"{args.out} has no {', '.join(missing)}: draw writes key.json, the reader the verdicts")
     key = json.loads((args.out / "key.json").read_text(encoding="utf-8"))
-    read = verdicts(args.out / "replies.txt", "yn", 2, key)
-    pairs = verdicts(args.out / "pairs.txt", "AB=", 1, key)
+    tested = key["pairs"]
+    read = verdicts(args.out / "replies.txt", "yn", 2, [str(n + 1) for n in range(key["replies"])])
+    pairs = verdicts(args.out / "pairs.txt", "AB=", 1, tested)
     result = {
         "natural": share("grammatical and natural", sum(r[0] == "y" for r in read.values()), len(read)),
         "on_subject": share("on the subject", sum(r[1] == "y" for r in read.values()), len(read)),
     }
-    differ = {n: v[0] for n, v in pairs.items() if key[n] != "=" and v[0] != "="}
-    better = sum(v == key[n] for n, v in differ.items())
+    differ = {n: v[0] for n, v in pairs.items() if tested[n] != "=" and v[0] != "="}
+    better = sum(v == tested[n] for n, v in differ.items())
     result["preferred"] = share("preferred to the untrained reply", better, len(differ))
     print(f"no difference: {len(pairs) - len(differ)}")
     if args.json:
@@ -181,7 +188,7 @@ def main() -> None:
     task = tasks.add_parser("draw", help="write what the reader reads")
     task.add_argument("run", type=Path, help="folder of an evaluation (`mapo eval empa`, or RUN/eval/after)")
     task.add_argument("--untrained", default="local:pocket", help="the policy to compare with")
-    task.add_argument("--count", type=int, default=100)
+    task.add_argument("--count", type=int, default=100, help="replies, and as many pairs")
     task.add_argument("--temperature", type=float, default=0.4)
     task.add_argument("--max-tokens", type=int, default=32)
     task.add_argument("--seed", type=int, default=0)

@@ -305,6 +305,8 @@ class Talk:
             return ""
         if kind == "stuffed":
             nouns = [w for w in words(line.text) if len(w) > 3 and w not in SMALL] or ["it"]
+            if rng.random() < 0.4:
+                return scraps(nouns, rng)
             feelings = rng.sample(FEELINGS, rng.randint(2, 5))
             shape = rng.choice(STUFFED)
             return shape.format(
@@ -335,6 +337,23 @@ STUFFED = (
     "The {a}. The {b}. You are {f}.", "Ah, the {a}. And your {b}. So {f}.", "Your {a}, your {b}, then {a} again.",
     "That {a}! This {b}, also.", "{a} and {b}. I see {f}.", "Such {a}, such {b}. The {a}, well.",
 )  # fmt: skip
+
+
+SCRAPS = (
+    "Ah, {a}.", "{a}, I see.", "So, the {a}.", "This {a}, again.", "Always the {a}.", "Only {a}, really.", "Well, {a}.",
+    "{a} indeed.", "First the {a}.", "Now {a}.", "Some {a}, I think.", "Yes, your {a}.", "Even the {a}.", "{a}, oh.",
+)  # fmt: skip
+FELT = ("You feel {f}.", "So {f}.", "You must be {f}.", "{f}, I think.", "You were {f}.", "How {f}.")
+
+
+def scraps(nouns: Sequence[str], rng: random.Random) -> str:
+    """Return two to five scraps with a word of the line in each, often with a feeling at the end."""
+    chosen = rng.sample(nouns, min(len(nouns), rng.randint(2, 5)))
+    shapes = rng.sample(SCRAPS, len(chosen)) if rng.random() < 0.7 else [rng.choice(SCRAPS)] * len(chosen)
+    parts = [shape.format(a=noun) for shape, noun in zip(shapes, chosen, strict=True)]
+    if rng.random() < 0.6:
+        parts.append(rng.choice(FELT).format(f=rng.choice(FEELINGS)))
+    return " ".join(part[:1].upper() + part[1:] for part in parts)
 
 
 def with_other_nouns(text: str, source: str, rng: random.Random) -> str:

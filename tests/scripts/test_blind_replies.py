@@ -26,7 +26,7 @@ def count(script):
 
 
 def counted(count, folder, pairs, replies="1 y y\n2 y n\n3 n n\n"):
-    (folder / "key.json").write_text(json.dumps({"1": "A", "2": "B", "3": "="}))
+    (folder / "key.json").write_text(json.dumps({"replies": 3, "pairs": {"1": "A", "2": "B", "3": "="}}))
     (folder / "replies.txt").write_text(replies)
     (folder / "pairs.txt").write_text(pairs)
     count(Namespace(out=folder, json=folder / "result.json"))
@@ -41,6 +41,32 @@ def test_verdicts_are_counted_by_the_key(count, tmp_path):
 
 def test_only_ties(count, tmp_path):
     assert counted(count, tmp_path, "1 =\n2 =\n3 =\n")["preferred"] == {"hits": 0, "n": 0}
+
+
+def test_pairs_are_of_other_replies_than_the_single_ones(script, tmp_path, monkeypatch):
+    async def untrained(model, prompts, temperature, tokens):
+        return [f"Untrained reply {n}." for n in range(len(prompts))]
+
+    monkeypatch.setitem(script["draw"].__globals__, "answers", untrained)
+    (tmp_path / "a.jsonl").write_bytes(
+        b"".join(encode_dialogue(r.dialogue) + b"\n" for r in recordings(1, 8))
+    )
+    out = tmp_path / "blind"
+    options = Namespace(run=tmp_path, seed=0, count=5, untrained="", temperature=0, max_tokens=9, out=out)
+    script["draw"](options)
+    key = json.loads((out / "key.json").read_text())
+    assert key["replies"] == 5 and len(key["pairs"]) == 5
+
+    def shown(name):
+        blocks = re.split(r"^## \d+$", (out / name).read_text(), flags=re.MULTILINE)[1:]
+        return [block[block.index("**person:**") :] for block in blocks]
+
+    for number, block in enumerate(shown("pairs.md"), 1):
+        both = re.findall(r"\*\*[AB]:\*\* (.*)", block)
+        mine, other = both if key["pairs"][str(number)] == "A" else reversed(both)
+        assert "Untrained" in other and "Untrained" not in mine
+        single = block.split("**A:**")[0] + f"**reply:** {mine}"
+        assert not any(text.startswith(single) for text in shown("replies.md"))
 
 
 @pytest.mark.parametrize(

@@ -192,11 +192,10 @@ def test_a_client_that_never_reads_loses_its_session():
 
 def test_requests_whose_answers_are_not_read_end_the_connection():
     limits = replace(PATIENT, unread_seconds=0.5)
-    requests = (GET.replace(b"health", b"schema") + b"\r\n") * 100_000
+    requests = (GET.replace(b"health", b"schema") + b"\r\n") * 2_000_000  # more than buffers hold
     with (
         served(sandbox(), limits=limits) as address,
         opened(address, 4096) as connection,
         pytest.raises(ConnectionError),
     ):
-        for _ in range(20):  # more than any system's buffers hold
-            connection.sendall(requests)
+        connection.sendall(requests)
