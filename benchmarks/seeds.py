@@ -85,32 +85,45 @@ def score(folder: Path) -> dict[str, Any]:
 
 def evaluate(policy: str, judge: str, out: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Test a policy under a judge, unless that was done."""
-    if not (out / "done").exists():
-        config = load_config(args.config, args.set)
-        words = ["--model", policy, "--scenarios", "builtin:test", "--repeats", args.repeats]
-        words += ["--temperature", config.eval.temperature, "--max-tokens", config.rollout.max_tokens]
-        words += ["--max-turns", config.eval.max_turns] if config.eval.max_turns else []
-        words += [] if config.rollout.system else ["--no-system"]
-        words += [] if judge == SCRIPTED else ["--agents", SCRIPTED, "--judge-model", judge]
+    config = load_config(args.config, args.set)
+    words: list[Any] = ["--model", policy, "--scenarios", "builtin:test"]
+    words += ["--repeats", args.repeats or config.eval.test_repeats]
+    words += ["--temperature", config.eval.temperature, "--top-p", config.eval.top_p]
+    words += ["--max-tokens", config.rollout.max_tokens]
+    words += ["--max-turns", config.eval.max_turns] if config.eval.max_turns else []
+    words += [] if config.rollout.system else ["--no-system"]
+    words += [] if judge == SCRIPTED else ["--agents", SCRIPTED, "--judge-model", judge]
+    if is_to_do(out / "done", words):
         mapo("eval", "empa", *words, "--out", out, *(["--resume"] if out.exists() else []))
-        (out / "done").touch()
+        (out / "done").write_text(json.dumps({"of": list(map(str, words))}))
     return score(out)
+
+
+def is_to_do(file: Path, of: list[Any]) -> bool:
+    """Return whether a file of what was done is missing. One of other work ends the program."""
+    if not file.exists():
+        return True
+    if json.loads(file.read_text())["of"] != list(map(str, of)):
+        sys.exit(f"{file.parent} was made with other settings; give another --out")
+    return False
 
 
 def train(seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """Train and test with one seed, unless that was done."""
     out = args.out / f"seed_{seed}"
     figures = out / "measured.json"
-    if not figures.exists():
-        settings = [args.config, f"run.seed={seed}", *args.set]
+    settings = [args.config, f"run.seed={seed}", *args.set]
+    if is_to_do(figures, settings):
         seconds, memory = measured(
             ["train", *settings, "--out", out, *(["--resume"] if out.exists() else [])]
         )
-        figures.write_text(json.dumps({"seconds": round(seconds), "gigabytes": round(memory, 2)}))
+        done = {"of": list(map(str, settings)), "seconds": round(seconds), "gigabytes": round(memory, 2)}
+        figures.write_text(json.dumps(done))
     exported = args.out / f"policy_{seed}"
     if not exported.exists():
         mapo("export", out, "--out", exported)
-    row: dict[str, Any] = {"seed": seed, **json.loads(figures.read_text())}
+    measures = json.loads(figures.read_text())
+    row: dict[str, Any] = {"seed": seed, **{name: measures[name] for name in ("seconds", "gigabytes")}}
     row["training"] = (score(out / "eval" / "before"), score(out / "eval" / "after"))
     for judge in args.judge:
         name = judge.rpartition(":")[2].replace("/", "_")
@@ -183,7 +196,9 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="settings of the trainings (KEY.PATH=VALUE)")
     parser.add_argument("--judge", action="append", default=[], help="further judge: local:NAME, or scripted")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=4, help="dialogues per scenario under further judges")
+    parser.add_argument(
+        "--repeats", type=int, help="dialogues per scenario under further judges (default: as in the test)"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/seeds"))
     parser.add_argument("--json", type=Path, help="result file to write")
     args = parser.parse_args()

@@ -61,3 +61,12 @@ def test_the_result_file_is_a_table_of_the_docs(result, tmp_path):
 
 def test_the_plain_code_judge_has_no_weights(seeds):
     assert seeds.judge_of(load_config("pocket", ["roles.judge.model="])) == {"judge": "scripted"}
+
+
+def test_work_that_was_done_with_other_settings_is_not_taken_for_this_one(seeds, tmp_path):
+    done = tmp_path / "done"
+    assert seeds.is_to_do(done, ["--repeats", 2])
+    done.write_text(json.dumps({"of": ["--repeats", "2"]}))
+    assert not seeds.is_to_do(done, ["--repeats", 2])
+    with pytest.raises(SystemExit, match="other settings"):
+        seeds.is_to_do(done, ["--repeats", 3])
