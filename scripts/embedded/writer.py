@@ -5,9 +5,9 @@
     PYTHONPATH=. python scripts/embedded/writer.py write --model QWEN --adapter adapter --out written
     PYTHONPATH=. python scripts/embedded/writer.py read --model QWEN --adapter adapter --said said.jsonl.gz --out read.jsonl.gz
 
-QWEN is the folder of Qwen2.5-Coder-1.5B-Instruct (mapo fetch qwen2.5-coder-1.5b). It learns two things at once: to reply to
-a line in a kind that a label names, and, from the verdicts of sense.jsonl, to tell whether a reply makes sense (a linear
-head on its last hidden state).
+QWEN is the folder of Qwen2.5-Coder-1.5B-Instruct (mapo fetch qwen2.5-coder-1.5b). It learns two things at once: from the
+natural replies, to reply to a line in a kind that a label names, and from the verdicts of sense.jsonl, to tell whether a reply
+makes sense (a linear head on its last hidden state).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kinds import train_namer
 from safetensors.torch import load_file, save_file
 from small import new_folder, options_of
 from speaker import Speaker, batches, padded
-from texts import GOOD, KINDS, POOR, Mood, Person, known_people, train_scenarios
+from texts import GOOD, KINDS, POOR, Mood, Person, known_people, natural_people, train_scenarios
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, linear
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from writer_examples import (
@@ -101,8 +101,9 @@ def load_encoder(folder: Path) -> Encoder:
 
 def run_prepare(args: argparse.Namespace) -> None:
     encoder = load_encoder(args.model)
-    people = known_people()[: args.people]
-    trees, tokens = prepare(people, train_scenarios()[: args.people], encoder, args.verdicts)
+    people = natural_people()[: args.people]
+    speaking = [*known_people()[: args.people], *train_scenarios()[: args.people]]
+    trees, tokens = prepare(people, speaking, encoder, args.verdicts)
     with new_folder(args.out) as new:
         save_examples(new, trees, tokens)
     branches = [b for tree in trees for b in tree.branches]
@@ -302,7 +303,8 @@ def jobs_of(people: Sequence[Person], weights: KindWeights, each: int, seed: int
 def run_write(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     known = known_people()[: args.people]
-    jobs = jobs_of([*known, *train_scenarios()[: args.people]], kind_weights(known), args.each, args.seed)
+    weights = kind_weights(natural_people()[: args.people])
+    jobs = jobs_of([*known, *train_scenarios()[: args.people]], weights, args.each, args.seed)
     options = {
         name: getattr(args, name) for name in ("each", "people", "seed", "shard", "temperature", "top_p")
     }

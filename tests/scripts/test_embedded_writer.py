@@ -448,7 +448,7 @@ SHAPED = f"{TINY} --width 64 --layers 1"
 LORA = "--model qwen --adapter adapter"
 WRITE = f"writer write {LORA} --out written --each 4 --people 3 --shard 60 --device cpu"
 COMMANDS = f"""\
-writer prepare --model qwen --out examples --people 8 --verdicts 300
+writer prepare --model qwen --out examples --people 40 --verdicts 300
 writer train --model qwen --examples examples --out adapter --batch 2048 --passes 1 --lr 3e-3 --device cpu
 {WRITE} --minutes 0
 {WRITE}
@@ -552,6 +552,7 @@ def test_another_writer_or_other_lines_do_not_continue_a_folder(tmp_path, monkey
     (tmp_path / "adapter" / writer.VERDICT_FILE).touch()
     people = [PERSON]
     monkeypatch.setattr(writer, "known_people", lambda: people)
+    monkeypatch.setattr(writer, "natural_people", lambda: people)
     monkeypatch.setattr(writer, "train_scenarios", list)
     monkeypatch.setattr(writer, "kind_weights", lambda _: {m: {"ask": 1.0} for m in ("story", "guarded")})
     monkeypatch.setattr(writer, "load_writer", lambda _: None)
