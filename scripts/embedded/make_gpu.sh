@@ -38,19 +38,21 @@ if [ -f "$qwen" ]; then # a GGUF file
 fi
 writer=(--model "$qwen" --adapter "$out/adapter")
 rated=(--written "$out/written" --read "$out/read.jsonl.gz")
-policy=(--batch 16384 --least 0.95 --exchanged 0.3)
+policy=(--batch 49152 --least 0.95 --exchanged 0.4 --dialogues 200000)
 
 step examples writer.py prepare --model "$qwen"
 step adapter writer.py train --model "$qwen" --examples "$out/examples" --minutes "${TRAIN_MINUTES:-8}"
 # Not a step: it continues a folder, does nothing where all is written, and fails while lines are unwritten.
-run written "$python" "$here/writer.py" write "${writer[@]}" --out "$out/written" --each 12 --minutes "${WRITE_MINUTES:-15}"
+run written "$python" "$here/writer.py" write "${writer[@]}" --out "$out/written" --each 24 --minutes "${WRITE_MINUTES:-15}"
 step policy make_policy.py --base "$base" --written "$out/written" "${policy[@]}" \
-    --tokens 400e6 --lr 2.5e-3 --all-until 0.15
+    --natural 0.4 --tokens 400e6 --lr 3e-3 --all-until 0.15
 step said.jsonl.gz say.py --model "$out/policy" --written "$out/written" --dialogues 8000
 step read.jsonl.gz writer.py read "${writer[@]}" --said "$out/said.jsonl.gz"
 step refined make_policy.py --start "$out/policy" "${rated[@]}" "${policy[@]}" \
     --tokens 120e6 --lr 1e-3 --all-until 0 --natural 0.8 --seed 1
 judge=(--tokens 60e6 --batch 24576 --dialogues 60000)
-step judge make_judge.py --policy "$out/refined" --start --part even --seed 1 "${rated[@]}" "${judge[@]}"
-step judge_2 make_judge.py --policy "$out/refined" --base "$base" --part odd --seed 2 "${rated[@]}" "${judge[@]}"
+step judge make_judge.py --policy "$out/refined" --start --part even --seed 1 "${rated[@]}" "${judge[@]}" & first=$!
+step judge_2 make_judge.py --policy "$out/refined" --base "$base" --part odd --seed 2 "${rated[@]}" "${judge[@]}" & second=$!
+wait "$first"
+wait "$second"
 echo "$(date +%T) ready: $out/refined $out/judge $out/judge_2"
