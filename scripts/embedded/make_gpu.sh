@@ -46,8 +46,8 @@ step adapter writer.py train --model "$qwen" --examples "$out/examples" --minute
 run written "$python" "$here/writer.py" write "${writer[@]}" --out "$out/written" --each 24 --minutes "${WRITE_MINUTES:-15}"
 step policy make_policy.py --base "$base" --written "$out/written" "${policy[@]}" \
     --natural 0.4 --tokens 400e6 --lr 3e-3 --all-until 0.15
-step said.jsonl.gz say.py --model "$out/policy" --written "$out/written" --dialogues 8000
-step read.jsonl.gz writer.py read "${writer[@]}" --said "$out/said.jsonl.gz"
+step sampled.jsonl.gz sample_replies.py --model "$out/policy" --written "$out/written" --dialogues 8000
+step read.jsonl.gz writer.py read "${writer[@]}" --sampled "$out/sampled.jsonl.gz"
 step refined make_policy.py --start "$out/policy" "${rated[@]}" "${policy[@]}" \
     --tokens 120e6 --lr 1e-3 --all-until 0 --natural 0.8 --seed 1
 judge=(--tokens 60e6 --batch 24576 --dialogues 60000)

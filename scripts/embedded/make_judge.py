@@ -24,6 +24,7 @@ import torch
 from corpus import NONSENSE, TURNS, PolicyReplies, draw_dialogue, in_parallel, policy_replies, split
 from dialogues import SPOILED, Exchange
 from kinds import train_namer
+from reply_files import Written, load_written
 from small import (
     ASSISTANT,
     CONTEXT,
@@ -41,7 +42,6 @@ from texts import KINDS, Person
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
-from written import Written, load_written
 
 from mapo import Rubric
 from mapo.local_model.forms import FormTokens, form_tokens

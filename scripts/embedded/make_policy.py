@@ -19,6 +19,7 @@ from corpus import in_parallel, sayable_replies, tokenizer_texts, with_replies
 from dialogues import COMMON, SMALL, Talk
 from documents import is_clean_reply
 from nouns import exchanged
+from reply_files import load_written, with_written
 from small import (
     ASSISTANT,
     CPU_ATTENTION,
@@ -37,7 +38,6 @@ from small import (
 from texts import Person, held_out_people, known_people, natural_people, train_scenarios
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
-from written import load_written, with_written
 
 GOODNESS = 0.4
 """Share of good replies."""

@@ -3,7 +3,7 @@
     PYTHONPATH=. python scripts/embedded/writer.py prepare --model QWEN --out examples
     PYTHONPATH=. python scripts/embedded/writer.py train --model QWEN --examples examples --out adapter
     PYTHONPATH=. python scripts/embedded/writer.py write --model QWEN --adapter adapter --out written
-    PYTHONPATH=. python scripts/embedded/writer.py read --model QWEN --adapter adapter --said said.jsonl.gz --out read.jsonl.gz
+    PYTHONPATH=. python scripts/embedded/writer.py read --model QWEN --adapter adapter --sampled sampled.jsonl.gz --out read.jsonl.gz
 
 QWEN is the folder of Qwen2.5-Coder-1.5B-Instruct (mapo fetch qwen2.5-coder-1.5b). It learns two things at once: from the
 natural replies, to reply to a line in a kind that a label names, and from the verdicts of sense.jsonl, to tell whether a reply
@@ -29,6 +29,7 @@ import torch
 from corpus import stays_with
 from documents import is_clean_reply, is_short, new_rows
 from kinds import train_namer
+from reply_files import REPLIES
 from safetensors.torch import load_file, save_file
 from small import new_folder, options_of
 from speaker import Speaker, batches, padded
@@ -50,7 +51,6 @@ from writer_examples import (
     prepare,
     save_examples,
 )
-from written import REPLIES
 
 from mapo.local_model.layers import tune_for_training
 
@@ -414,15 +414,15 @@ def written_replies(
 
 
 def run_read(args: argparse.Namespace) -> None:
-    with gzip.open(args.said, "rt", encoding="utf-8") as file:
-        said = [json.loads(row) for row in file]
+    with gzip.open(args.sampled, "rt", encoding="utf-8") as file:
+        sampled = [json.loads(row) for row in file]
     name_kind = train_namer(known_people()[: args.people])
     speaker, encoder, verdict = load_writer(args)
     [mark] = encoder.labels([MARK])
-    said = [row for row in said if row["replies"]]
-    prompts = encoder.prompts([row["lines"] for row in said])
-    flat = iter(encoder.replies([reply for row in said for reply in row["replies"]]))
-    replies = [[next(flat) for _ in row["replies"]] for row in said]
+    sampled = [row for row in sampled if row["replies"]]
+    prompts = encoder.prompts([row["lines"] for row in sampled])
+    flat = iter(encoder.replies([reply for row in sampled for reply in row["replies"]]))
+    replies = [[next(flat) for _ in row["replies"]] for row in sampled]
     began, rated, count = time.monotonic(), [0] * len(THRESHOLDS), 0
     each = max((len(some) for some in replies), default=1)
     with new_rows(args.out) as add:
@@ -430,8 +430,8 @@ def run_read(args: argparse.Namespace) -> None:
             ids, sizes = padded([prompts[n] for n in chosen], args.device)
             senses = speaker.rate(ids, sizes, [replies[n] for n in chosen], encoder.end, verdict, mark)
             for n, probabilities in zip(chosen, senses, strict=True):
-                lines = said[n]["lines"]
-                for reply, sense in zip(said[n]["replies"], probabilities, strict=True):
+                lines = sampled[n]["lines"]
+                for reply, sense in zip(sampled[n]["replies"], probabilities, strict=True):
                     kind = name_kind(lines[-1], reply)
                     add({"lines": lines, "kind": kind, "reply": reply, "sense": round(sense, 4)})
                     count += 1
@@ -479,8 +479,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     write.add_argument("--top-p", type=float, default=TOP_P)
     write.add_argument("--shard", type=int, default=SHARD, help="lines per file")
 
-    read = command("read", "Rate the replies of say.py and name their kinds.")
-    read.add_argument("--said", type=Path, required=True, help="file of say.py")
+    read = command("read", "Rate the replies of sample_replies.py and name their kinds.")
+    read.add_argument("--sampled", type=Path, required=True, help="file of sample_replies.py")
     for one in (write, read):
         one.add_argument("--adapter", type=Path, required=True, help="folder of train")
         one.add_argument("--rows", type=int, default=6144, help="replies at once")

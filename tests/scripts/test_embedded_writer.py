@@ -24,12 +24,12 @@ sys.path.insert(0, str(EMBEDDED))
 import corpus  # noqa: E402
 import make_judge  # noqa: E402
 import make_policy  # noqa: E402
-import say  # noqa: E402
+import reply_files  # noqa: E402
+import sample_replies  # noqa: E402
 import speaker  # noqa: E402
 import texts  # noqa: E402
 import writer  # noqa: E402
 import writer_examples as examples  # noqa: E402
-import written  # noqa: E402
 from documents import new_rows  # noqa: E402
 
 from support import tiny  # noqa: E402
@@ -336,8 +336,8 @@ def test_written_replies_are_added_to_their_lines(tmp_path):
     rows = [row("Who bought the bicycle?"), row("The bicycle is it.", 0.4), *map(row, unfit)]
     reply_file(tmp_path / "one" / "replies-000.jsonl.gz", rows)
     read = reply_file(tmp_path / "read.jsonl.gz", [row("Sold to whom?") | {"lines": ["Hi.", "Leave it."]}])
-    found = written.load_written([tmp_path / "one"], [read])
-    [person] = written.with_written([PERSON], found, 0.85)
+    found = reply_files.load_written([tmp_path / "one"], [read])
+    [person] = reply_files.with_written([PERSON], found, 0.85)
     assert [len(line.replies) for line in person.lines] == [3, 1, 2]
     assert person.lines[0].replies[-1] == ("ask", "Who bought the bicycle?")
     assert person.lines[2].replies[-1] == ("ask", "Sold to whom?")
@@ -347,25 +347,25 @@ def test_written_replies_are_added_to_their_lines(tmp_path):
 def test_only_so_many_are_added_and_always_the_same(tmp_path):
     rows = [row(f"Who has bicycle {n}?") for n in range(30)]
     found = [
-        written.load_written([], [reply_file(tmp_path / f"{k}.jsonl.gz", some)])
+        reply_files.load_written([], [reply_file(tmp_path / f"{k}.jsonl.gz", some)])
         for k, some in enumerate((rows, rows[::-1]))
     ]
-    [one], [two] = (written.with_written([PERSON], each, 0.85) for each in found)
-    assert len(one.lines[0].replies) == 2 + written.MOST and one == two
+    [one], [two] = (reply_files.with_written([PERSON], each, 0.85) for each in found)
+    assert len(one.lines[0].replies) == 2 + reply_files.MOST and one == two
 
 
 def test_long_and_unclean_replies_take_no_place_of_others(tmp_path):
     unfit = [row(f"no capital {n}.") for n in range(50)] + [row("Long " * 12 + f"{n}.") for n in range(50)]
-    fit = [row(f"Who has bicycle {n}?") for n in range(written.MOST)]
-    found = written.load_written([], [reply_file(tmp_path / "read.jsonl.gz", [*unfit, *fit])])
-    [person] = written.with_written([PERSON], found, 0.85)
+    fit = [row(f"Who has bicycle {n}?") for n in range(reply_files.MOST)]
+    found = reply_files.load_written([], [reply_file(tmp_path / "read.jsonl.gz", [*unfit, *fit])])
+    [person] = reply_files.with_written([PERSON], found, 0.85)
     assert {reply for _, reply in person.lines[0].replies[2:]} == {one["reply"] for one in fit}
 
 
 def test_a_judge_learns_what_is_clearly_sense_or_nonsense(tmp_path):
     senses = {"Who bought it?": 0.95, "Who did?": 0.5, "The of it.": 0.1}
     rows = [row(reply, sense) for reply, sense in senses.items()]
-    found = written.load_written([], [reply_file(tmp_path / "read.jsonl.gz", rows)])
+    found = reply_files.load_written([], [reply_file(tmp_path / "read.jsonl.gz", rows)])
     expected = [("ask", "Who bought it?"), (corpus.NONSENSE, "The of it.")]
     assert make_judge.rated(found) == {PERSON.lines[0].text: expected}
 
@@ -384,13 +384,13 @@ def test_a_malformed_row_is_named(tmp_path, content, problem):
     path = tmp_path / "read.jsonl.gz"
     path.write_bytes(gzip.compress(content.encode()))
     with pytest.raises(ValueError, match=problem) as error:
-        written.load_written([], [path])
+        reply_files.load_written([], [path])
     assert str(path) in str(error.value)
 
 
 def test_an_empty_folder_is_named(tmp_path):
     with pytest.raises(ValueError, match="has no files replies"):
-        written.load_written([tmp_path])
+        reply_files.load_written([tmp_path])
 
 
 CHAIN = """
@@ -406,7 +406,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-import corpus, make_judge, make_policy, say, writer
+import corpus, make_judge, make_policy, sample_replies, writer
 
 torch.compile = lambda f, **_: f
 held_out_rows = make_judge.held_out_rows
@@ -437,7 +437,7 @@ for number, line in enumerate(Path(sys.argv[1]).read_text().splitlines()):
     print(f"== {line}", flush=True)
     sys.argv = [module, *options]
     try:
-        {"writer": writer, "say": say, "make_policy": make_policy, "make_judge": make_judge}[module].main()
+        globals()[module].main()
     except SystemExit as end:
         if options[-2:] != ["--minutes", "0"]:
             raise
@@ -453,8 +453,8 @@ writer train --model qwen --examples examples --out adapter --batch 2048 --passe
 {WRITE} --minutes 0
 {WRITE}
 make_policy --base smollm2 --out policy --vocab 1000 {SHAPED} --written written --least 0 --all-until 0
-say --model policy --out said.jsonl.gz --written written --dialogues 6 --each 3 --device cpu
-writer read {LORA} --said said.jsonl.gz --out read.jsonl.gz --people 20 --device cpu
+sample_replies --model policy --out sampled.jsonl.gz --written written --dialogues 6 --each 3 --device cpu
+writer read {LORA} --sampled sampled.jsonl.gz --out read.jsonl.gz --people 20 --device cpu
 make_policy --start policy --out refined {TINY} --written written --read read.jsonl.gz --least 0
 make_judge --policy refined --start --out judge {SHAPED} --part even --written written --read read.jsonl.gz
 """
@@ -508,17 +508,17 @@ def test_the_same_command_continues_writing(chain):
 
 def test_a_policy_replies_to_no_held_out_people(chain):
     people = [*texts.natural_people(), *texts.known_people(), *texts.train_scenarios()]
-    lines = {line for row in rows_of(chain / "said.jsonl.gz") for line in row["lines"]}
+    lines = {line for row in rows_of(chain / "sampled.jsonl.gz") for line in row["lines"]}
     assert lines <= {line.text for person in people for line in person.lines}
 
 
 def test_say_counts_the_lines_that_it_replied_to(chain):
-    count = len(rows_of(chain / "said.jsonl.gz"))
+    count = len(rows_of(chain / "sampled.jsonl.gz"))
     assert f" replies to {count} of {count} lines" in (chain / "log").read_text()
 
 
 def test_rated_replies_of_a_policy_have_kinds(chain):
-    said, read = rows_of(chain / "said.jsonl.gz"), rows_of(chain / "read.jsonl.gz")
+    said, read = rows_of(chain / "sampled.jsonl.gz"), rows_of(chain / "read.jsonl.gz")
     assert len(read) == sum(len(row["replies"]) for row in said) > 0
     assert {row["kind"] for row in read} <= set(texts.KINDS)
     assert all(0 <= row["sense"] <= 1 for row in read)
@@ -633,15 +633,15 @@ def test_every_option_of_the_gpu_script_exists(tmp_path, monkeypatch):
     qwen.touch()
     commands = run_gpu_script(tmp_path, qwen)
     parsed = []
-    monkeypatch.setattr(say, "say", parsed.append)
+    monkeypatch.setattr(sample_replies, "sample", parsed.append)
     assert commands.pop(0)[:3] == ["-m", "mapo", "fetch"]
     for script, *options in commands:
         monkeypatch.setattr(sys, "argv", [script, *options])
         match Path(script).stem:
             case "writer":
                 parsed.append(writer.arguments(options))
-            case "say":
-                say.main()
+            case "sample_replies":
+                sample_replies.main()
             case "make_policy":
                 parsed.append(make_policy.arguments())
             case "make_judge":

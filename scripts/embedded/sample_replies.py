@@ -1,6 +1,6 @@
 """Collect what a policy says: replies to the lines of people, in dialogues that came before with written replies.
 
-    PYTHONPATH=. python scripts/embedded/say.py --model policy --out said.jsonl.gz
+    PYTHONPATH=. python scripts/embedded/sample_replies.py --model policy --out sampled.jsonl.gz
 
 The people are those that models may learn from; held-out people are never replied to, because the replies are trained on.
 Each row holds the lines up to the one that is replied to, and replies to it. `writer.py read` rates them; sensible ones are
@@ -20,12 +20,12 @@ import torch
 from corpus import in_parallel, with_replies
 from dialogues import Exchange, Talk
 from documents import is_clean_reply, is_short, new_rows
+from reply_files import load_written, with_written
 from small import ASSISTANT, END, USER
 from speaker import Speaker, padded
 from texts import Person, known_people, natural_people, train_scenarios
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
-from written import load_written, with_written
 
 SHOWN = 3
 """Exchanges of the dialogue that the policy sees before the line."""
@@ -62,7 +62,7 @@ def prompts_of(played: list[Exchange], tokenizer: Tokenizer) -> list[tuple[list[
 
 
 @torch.inference_mode()
-def say(args: argparse.Namespace) -> None:
+def sample(args: argparse.Namespace) -> None:
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
     people = people_of(args.written)
 
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    say(parser.parse_args())
+    sample(parser.parse_args())
 
 
 if __name__ == "__main__":
