@@ -3,6 +3,12 @@
     PYTHONPATH=. python scripts/embedded/make_policy.py --base models/smollm2-135m-instruct --out made/policy
 
 It learns the short replies to written people, good and poor ones in random order: it can say both and does not yet choose.
+
+A model this small soon knows the replies by heart. A teacher shows it what else could be said: SmolLM2-135M-Instruct, which
+has read much more, learns the replies first, and the policy then learns its probabilities of all next tokens:
+
+    make_policy.py --base models/smollm2-135m-instruct --whole --lr 3e-4 --out made/teacher
+    make_policy.py --base models/smollm2-135m-instruct --teacher made/teacher --out made/policy
 """
 
 from __future__ import annotations
@@ -34,8 +40,16 @@ from small import (
     options_of,
     save,
     train,
+    whole_model,
 )
-from texts import Person, held_out_people, known_people, natural_people, train_scenarios
+from texts import (
+    Person,
+    held_out_natural_people,
+    held_out_people,
+    known_people,
+    natural_people,
+    train_scenarios,
+)
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
@@ -50,6 +64,8 @@ ALL_UNTIL = 0.4
 LINE_WEIGHT = 0.2
 ECHO_WEIGHT = 2.0
 """Weight of the words of a reply that the person has just said."""
+TAUGHT = 0.8
+"""Weight of the teacher's probabilities in the loss; the rest is that of the texts."""
 
 
 class Encoder:
@@ -100,11 +116,13 @@ def windows(every: Text, sayable: Text, all_until: float, budget: int, seed: int
 
 
 def loss_of_held_out(model: LlamaForCausalLM, encoder: Encoder, people: Sequence[Person]) -> float:
-    """Return the mean loss of the tokens of short replies to held-out people."""
+    """Return the mean loss of the tokens of replies to held-out people."""
     rng, total, count = random.Random("held out"), 0.0, 0
     with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16):
         for person in people:
             ids, weights = encoder.encode(Talk(person, rng, people, GOODNESS), 8)
+            if not len(ids):  # a person without a story
+                continue
             row = torch.from_numpy(ids)[None].to(model.device)
             learned = torch.from_numpy(weights[1:] >= 1)
             logits = model(input_ids=row, use_cache=False).logits[0, :-1].float().cpu()
@@ -120,6 +138,16 @@ def arguments() -> argparse.Namespace:
     start = parser.add_mutually_exclusive_group(required=True)
     start.add_argument("--base", type=Path, help="start from the word embeddings of SmolLM2-135M-Instruct")
     start.add_argument("--start", type=Path, help="go on with a policy")
+    parser.add_argument(
+        "--whole",
+        action="store_true",
+        help="train all layers of SmolLM2-135M-Instruct, as a teacher (--base)",
+    )
+    parser.add_argument(
+        "--teacher",
+        type=Path,
+        help="folder of a policy with the same tokenizer, whose probabilities are learned",
+    )
     parser.add_argument(
         "--written", type=Path, nargs="+", default=[], help="folders of writer.py: replies to learn from too"
     )
@@ -150,6 +178,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
+    if args.whole:
+        given = [f"--{name}" for name in ("width", "layers") if getattr(args, name) is not None]
+        for name in [*given, *(["--start"] if args.start else []), *(["--teacher"] if args.teacher else [])]:
+            parser.error(f"{name} cannot be used with --whole.")
+    if args.teacher and not (args.teacher / "tokenizer.json").is_file():
+        parser.error(
+            f"{args.teacher} is not the folder of a policy. Make one with: make_policy.py --base DIR --whole"
+        )
     if args.base:
         for name, default in SHAPE.items():
             setattr(args, name, default if getattr(args, name) is None else getattr(args, name))
@@ -169,17 +205,36 @@ def starting_model(args: argparse.Namespace, people: Sequence[Person]) -> tuple[
     if args.start:
         model = LlamaForCausalLM.from_pretrained(args.start, dtype=torch.float32)
         return model, Tokenizer.from_file(str(args.start / "tokenizer.json"))
-    tokenizer = cut_tokenizer(args.base, tokenizer_texts(people), args.vocab)
+    if args.teacher:
+        tokenizer = Tokenizer.from_file(str(args.teacher / "tokenizer.json"))
+    else:
+        tokenizer = cut_tokenizer(args.base, tokenizer_texts(people), args.vocab)
+    if args.whole:
+        return whole_model(args.base, tokenizer), tokenizer
     model = new_model(tokenizer.get_vocab_size(), args.width, args.layers, args.seed)
     with torch.no_grad():
         model.model.embed_tokens.weight.copy_(cut_embeddings(args.base, tokenizer, args.width))
     return model, tokenizer
 
 
+def load_teacher(args: argparse.Namespace, tokenizer: Tokenizer) -> LlamaForCausalLM | None:
+    """Return the teacher, if there is one. It must have the tokenizer of the policy."""
+    if args.teacher is None:
+        return None
+    if Tokenizer.from_file(str(args.teacher / "tokenizer.json")).get_vocab() != tokenizer.get_vocab():
+        raise SystemExit(f"{args.teacher} has another tokenizer than {args.start}.")
+    dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
+    return LlamaForCausalLM.from_pretrained(args.teacher, dtype=dtype).to(args.device).eval()
+
+
 def main() -> None:
     args = arguments()
     everybody = with_replies(known_people(), is_clean_reply)
-    people, held = sayable_replies(known_people()), sayable_replies(held_out_people())
+    people = sayable_replies(known_people())
+    held = {
+        "held_out_loss": sayable_replies(held_out_people()),
+        "held_out_natural_loss": with_replies(held_out_natural_people(), is_clean_reply),
+    }
     if args.written or args.read:
         written = load_written(args.written, args.read)
         everyone = [*known_people(), *train_scenarios()]
@@ -201,6 +256,7 @@ def main() -> None:
     every = text_of(everybody, args.dialogues // 4) if args.all_until else None
     sayable = text_of(people, args.dialogues)
     every = every or sayable
+    teacher = load_teacher(args, tokenizer)
     add_dropout(model, args.dropout)
     model.set_attn_implementation(CPU_ATTENTION if args.device == "cpu" else "sdpa")
     model.to(args.device)
@@ -210,16 +266,34 @@ def main() -> None:
         flush=True,
     )
 
-    def loss_of(ids: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def further(batch: Batch) -> Batch:
+        """Add the teacher's probabilities of the next tokens to a batch."""
+        if teacher is None:
+            return batch
+        with torch.no_grad(), torch.autocast(args.device, torch.bfloat16):
+            logits = teacher(input_ids=batch[0], use_cache=False).logits[:, :-1]
+            return (*batch, logits.flatten(0, 1).float().softmax(-1).to(torch.bfloat16))
+
+    def loss_of(
+        ids: torch.Tensor, weights: torch.Tensor, taught: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()
         each = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none")
         weights = weights[:, 1:].flatten()
         replies = weights >= 1
-        return (each * weights).sum() / weights.sum(), {"replies": (each * replies).sum() / replies.sum()}
+        shown = {"replies": (each * replies).sum() / replies.sum()}
+        if taught is not None:
+            from_teacher = torch.nn.functional.cross_entropy(logits, taught.float(), reduction="none")
+            shown["teacher"] = (from_teacher * replies).sum() / replies.sum()
+            each = (1 - TAUGHT) * each + TAUGHT * from_teacher
+        return (each * weights).sum() / weights.sum(), shown
+
+    def held_out_losses() -> dict[str, float]:
+        return {name: round(loss_of_held_out(model, encoder, some), 4) for name, some in held.items() if some}
 
     def check() -> str:
         save(copy.deepcopy(model), tokenizer, args.out.with_name(args.out.name + "_so_far"), {})
-        return f"held out {loss_of_held_out(model, encoder, held):.3f}"
+        return " ".join(f"{name} {loss:.3f}" for name, loss in held_out_losses().items())
 
     made = train(
         model,
@@ -230,9 +304,10 @@ def main() -> None:
         minutes=args.minutes,
         lr=args.lr,
         check=check,
+        further=further,
     )
     made |= {
-        "held_out_loss": round(loss_of_held_out(model, encoder, held), 4),
+        **held_out_losses(),
         "people": len(people),
         "weights": size,
         "options": options_of(args),

@@ -73,12 +73,17 @@ def cut_tokenizer(source: Path, texts: Sequence[str], size: int) -> Tokenizer:
     return Tokenizer.from_str(json.dumps(data))
 
 
+def _numbers(source: Path, tokenizer: Tokenizer) -> list[int]:
+    """Return the ids that the tokens of a cut tokenizer, without the marks, have in `source`."""
+    vocabulary = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return [vocabulary[token] for token, _ in tokens if token not in MARKS]
+
+
 def cut_embeddings(source: Path, tokenizer: Tokenizer, width: int) -> torch.Tensor:
     """Return the embeddings of `source` for the tokens of a cut tokenizer, reduced to their `width` main directions. Those
     of the marks are random."""
-    vocabulary = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-    tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    numbers = [vocabulary[token] for token, _ in tokens if token not in MARKS]
+    numbers = _numbers(source, tokenizer)
     with safe_open(source / "model.safetensors", "pt") as file:  # type: ignore[no-untyped-call]
         full = file.get_tensor("model.embed_tokens.weight").float()[numbers]
     u, s, _ = torch.linalg.svd(full - full.mean(0), full_matrices=False)
@@ -118,6 +123,21 @@ def new_model(vocabulary: int, width: int, layers: int, seed: int) -> LlamaForCa
     return LlamaForCausalLM(config)
 
 
+def whole_model(source: Path, tokenizer: Tokenizer) -> LlamaForCausalLM:
+    """Return all layers of the model in the folder `source`, for the tokens of a cut tokenizer."""
+    model = LlamaForCausalLM.from_pretrained(source, dtype=torch.float32)
+    full = model.get_input_embeddings().weight.detach()
+    marks = torch.randn(len(MARKS), full.shape[1]) * full.std()
+    kept = torch.cat([marks, full[_numbers(source, tokenizer)]])
+    model.resize_token_embeddings(len(kept), mean_resizing=False)
+    model.get_input_embeddings().weight.data.copy_(kept)
+    model.tie_weights()
+    ids = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
+    model.config.update({**ids, "max_position_embeddings": CONTEXT})
+    model.generation_config.update(**ids)
+    return model
+
+
 def add_dropout(model: LlamaForCausalLM, share: float) -> None:
     """Skip each attention and each MLP for a share of the tokens while the model is trained. Llamas have no such setting,
     and small models that read the same text several times need it. Whole tokens, because random numbers for each value
@@ -149,12 +169,13 @@ def train(
     minutes: float,
     lr: float,
     check: Callable[[], str],
+    further: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> dict[str, Any]:
     """Train on `tokens` tokens including padding, for at most `minutes`.
 
-    `batch_of` gets the part of the training that is done; the first tensor of a batch holds the ids. `loss_of` is compiled, once for each shape of
-    batch; `check` returns what
-    is printed at each tenth of the training.
+    `batch_of` gets the part of the training that is done; the first tensor of a batch holds the ids. `further` may add to a
+    batch on the device. `loss_of` is compiled, once for each shape of batch; `check` returns what is printed at each tenth of
+    the training.
     """
     device = model.device.type
     parameters = [p for module in (model, *extra) for p in module.parameters()]
@@ -168,7 +189,7 @@ def train(
     began, seen, step, done, tenth = time.monotonic(), 0, 0, 0.0, 0
     mean: dict[str, float] = {}
     while done < 1.0:
-        batch = tuple(tensor.to(device) for tensor in batch_of(done))
+        batch = further(tuple(tensor.to(device) for tensor in batch_of(done)))
         rate = min(1.0, (step + 1) / 100) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * done)))
         for group in optimizer.param_groups:
             group["lr"] = lr * rate

@@ -108,8 +108,16 @@ def train_scenarios() -> list[Person]:
 def natural_people() -> list[Person]:
     """Return the people that models may learn from, with their natural replies and the lines that have some."""
     written, scenarios = people_with("natural")
-    known = [*(person for person in written if not _is_held_out(person)), *scenarios]
-    answered = [Person(p.id, [line for line in p.lines if line.replies], p.things) for p in known]
+    return _answered([*(person for person in written if not _is_held_out(person)), *scenarios])
+
+
+def held_out_natural_people() -> list[Person]:
+    """Return the held-out people with natural replies, and their lines that have some."""
+    return _answered([person for person in people_with("natural")[0] if _is_held_out(person)])
+
+
+def _answered(people: list[Person]) -> list[Person]:
+    answered = [Person(p.id, [line for line in p.lines if line.replies], p.things) for p in people]
     return [person for person in answered if person.lines]
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "embedded"))
 
@@ -54,6 +55,28 @@ def tokenizer(base):
 def test_a_cut_tokenizer_has_the_marks_first_and_the_wanted_size(tokenizer):
     assert tokenizer.get_vocab_size() == 280
     assert [tokenizer.token_to_id(mark) for mark in small.MARKS] == [0, 1, 2, 3, 4]
+
+
+def test_the_whole_model_with_fewer_tokens_predicts_what_it_did(tmp_path, tokenizer, base):
+    full = Tokenizer.from_file(str(base / "tokenizer.json"))
+    shape = LlamaConfig(
+        vocab_size=full.get_vocab_size(),
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        tie_word_embeddings=True,
+    )
+    before = LlamaForCausalLM(shape).eval()
+    before.save_pretrained(tmp_path)
+    full.save(str(tmp_path / "tokenizer.json"))
+    model = small.whole_model(tmp_path, tokenizer).eval()
+    marks = len(small.MARKS)
+    kept = [full.token_to_id(tokenizer.id_to_token(n)) for n in range(marks, tokenizer.get_vocab_size())]
+    ids = torch.tensor(tokenizer.encode("What was the blue kettle like?").ids)
+    expected = before(input_ids=torch.tensor(kept)[ids - marks][None]).logits[..., kept]
+    assert torch.allclose(model(input_ids=ids[None]).logits[..., marks:], expected, atol=1e-5)
+    assert model.config.vocab_size == 280 and model.config.eos_token_id == tokenizer.token_to_id(small.END)
 
 
 def test_a_cut_tokenizer_keeps_frequent_words_whole(base, tokenizer):

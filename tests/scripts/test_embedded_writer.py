@@ -403,9 +403,8 @@ texts.written_people = lambda: chosen  # fewer people: reading and naming all re
 
 import torch
 from pathlib import Path
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 import corpus, make_judge, make_policy, sample_replies, writer
 
 torch.compile = lambda f, **_: f
@@ -421,9 +420,12 @@ trainer = trainers.BpeTrainer(
     vocab_size=1200, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
 )
 plain.train_from_iterator(corpus.tokenizer_texts(people[:30]), trainer)
-Path("smollm2").mkdir()
+shape = LlamaConfig(
+    vocab_size=plain.get_vocab_size(), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+    num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
+)
+LlamaForCausalLM(shape).save_pretrained("smollm2")
 plain.save("smollm2/tokenizer.json")
-save_file({"model.embed_tokens.weight": torch.randn(plain.get_vocab_size(), 64)}, "smollm2/model.safetensors")
 config = Qwen2Config(
     vocab_size=plain.get_vocab_size(), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048,
@@ -452,7 +454,8 @@ writer prepare --model qwen --out examples --people 40 --verdicts 300
 writer train --model qwen --examples examples --out adapter --batch 2048 --passes 1 --lr 3e-3 --device cpu
 {WRITE} --minutes 0
 {WRITE}
-make_policy --base smollm2 --out policy --vocab 1000 {SHAPED} --written written --least 0 --all-until 0
+make_policy --base smollm2 --whole --out teacher --vocab 1000 {TINY}
+make_policy --base smollm2 --teacher teacher --out policy {SHAPED} --written written --least 0 --all-until 0
 sample_replies --model policy --out sampled.jsonl.gz --written written --dialogues 6 --each 3 --device cpu
 writer read {LORA} --sampled sampled.jsonl.gz --out read.jsonl.gz --people 20 --device cpu
 make_policy --start policy --out refined {TINY} --written written --read read.jsonl.gz --least 0
@@ -497,6 +500,16 @@ def test_training_lowers_the_text_loss(chain):
     made = json.loads((chain / "adapter" / "made.json").read_text())
     first = re.search(r"step 1 .* text ([\d.]+) ", (chain / "log").read_text())[1]
     assert made["text_loss"] < float(first) - 0.2
+
+
+def test_a_teacher_has_all_layers_of_the_base_and_the_tokens_of_the_policy(chain):
+    shape, policy = (json.loads((chain / name / "config.json").read_text()) for name in ("teacher", "policy"))
+    assert (shape["num_hidden_layers"], shape["hidden_size"]) == (2, 64)
+    assert shape["vocab_size"] == policy["vocab_size"] <= 1000 and shape["eos_token_id"] == 1
+    assert (chain / "teacher" / "tokenizer.json").read_text() == (
+        chain / "policy" / "tokenizer.json"
+    ).read_text()
+    assert {"replies", "teacher"} <= json.loads((chain / "policy" / "made.json").read_text()).keys()
 
 
 def test_the_same_command_continues_writing(chain):
@@ -575,6 +588,9 @@ def test_another_writer_or_other_lines_do_not_continue_a_folder(tmp_path, monkey
         (["--start", "policy", "--width", "64"], "--width cannot be used with --start"),
         (["--start", "nowhere"], "nowhere is not the folder of a policy"),
         (["--base", "nowhere"], "mapo fetch smollm2"),
+        (["--start", "policy", "--whole"], "--start cannot be used with --whole"),
+        (["--base", "nowhere", "--whole", "--layers", "4"], "--layers cannot be used with --whole"),
+        (["--start", "policy", "--teacher", "nowhere"], "make_policy.py --base DIR --whole"),
     ],
 )
 def test_bad_options_of_a_policy_are_named(tmp_path, monkeypatch, capsys, options, message):
