@@ -5,8 +5,9 @@
 #
 # QWEN is the folder of Qwen2.5-Coder-1.5B-Instruct (mapo fetch qwen2.5-coder-1.5b) or its GGUF file, SMOLLM2 that of
 # SmolLM2-135M-Instruct (mapo fetch smollm2). What is already in OUT is not made again, so an interrupted run continues.
-# OUT gets adapter/ and written/ (the writer and its replies), policy/, refined/ (the policy, trained further on natural
-# replies, written ones and those of its own that make sense), judge/ and judge_2/.
+# OUT gets adapter/ and written/ (the writer and its replies), teacher/ (SmolLM2 after learning all replies), policy/,
+# refined/ (the policy, trained further on natural replies, written ones and those of its own that make sense), judge/ and
+# judge_2/.
 #
 # The script stops where lines are still unwritten when the time for writing is over; run it again to continue.
 #
@@ -38,14 +39,17 @@ if [ -f "$qwen" ]; then # a GGUF file
 fi
 writer=(--model "$qwen" --adapter "$out/adapter")
 rated=(--written "$out/written" --read "$out/read.jsonl.gz")
-policy=(--batch 49152 --least 0.95 --exchanged 0.4 --dialogues 200000)
+texts=(--least 0.95 --exchanged 0.4 --dialogues 200000)
+policy=(--teacher "$out/teacher" --batch 49152 "${texts[@]}")
 
 step examples writer.py prepare --model "$qwen"
 step adapter writer.py train --model "$qwen" --examples "$out/examples" --minutes "${TRAIN_MINUTES:-8}"
 # Not a step: it continues a folder, does nothing where all is written, and fails while lines are unwritten.
 run written "$python" "$here/writer.py" write "${writer[@]}" --out "$out/written" --each 24 --minutes "${WRITE_MINUTES:-15}"
+step teacher make_policy.py --base "$base" --whole --written "$out/written" "${texts[@]}" \
+    --natural 0.4 --tokens 50e6 --batch 16384 --lr 4e-4 --all-until 0.15
 step policy make_policy.py --base "$base" --written "$out/written" "${policy[@]}" \
-    --natural 0.4 --tokens 400e6 --lr 3e-3 --all-until 0.15
+    --natural 0.4 --tokens 300e6 --lr 3e-3 --all-until 0.15
 step sampled.jsonl.gz sample_replies.py --model "$out/policy" --written "$out/written" --dialogues 8000
 step read.jsonl.gz writer.py read "${writer[@]}" --sampled "$out/sampled.jsonl.gz"
 step refined make_policy.py --start "$out/policy" "${rated[@]}" "${policy[@]}" \

@@ -662,13 +662,13 @@ def test_every_option_of_the_gpu_script_exists(tmp_path, monkeypatch):
                 parsed.append(make_policy.arguments())
             case "make_judge":
                 parsed.append(make_judge.arguments())
-    assert len(parsed) == len(commands) == 9
+    assert len(parsed) == len(commands) == 10
 
 
 def test_the_gpu_script_makes_nothing_twice(tmp_path):
     qwen = tmp_path / "qwen"
     qwen.mkdir()
     (qwen / "tokenizer.json").touch()
-    assert len(run_gpu_script(tmp_path, qwen)) == 9
+    assert len(run_gpu_script(tmp_path, qwen)) == 10
     [[script, command, *_]] = run_gpu_script(tmp_path, qwen)
     assert (Path(script).name, command) == ("writer.py", "write")  # it continues its folder
