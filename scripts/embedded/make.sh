@@ -5,7 +5,7 @@
 #
 # SMOLLM2 is the model's folder (mapo fetch smollm2). OUT gets policy/, judge/ and judge_2/, and policy_1/ and policy_2/, the
 # stages of the policy. A folder that is already in OUT is not made again. Two CPU cores with bfloat16 matrix units (AMX) need
-# about 80 minutes; others need longer.
+# about 70 minutes; others need longer.
 set -euo pipefail
 base=$(realpath "$1") out=$(realpath -m "$2")
 here=$(dirname "$(realpath "$0")")
@@ -24,10 +24,9 @@ step() { # step NAME SCRIPT OPTIONS...: write OUT/NAME, with a log beside it
 }
 
 step policy_1 make_policy.py --base "$base" --tokens 15.5e6
-step policy_2 make_policy.py --start "$out/policy_1" --all-until 0 --natural 0.65 --exchanged 0.5 --dialogues 24000 \
-    --tokens 6.5e6 --lr 1e-3
-step policy make_policy.py --start "$out/policy_2" --all-until 0 --natural 0.85 --exchanged 0.25 --dialogues 30000 \
-    --tokens 8.7e6 --lr 1.2e-3 --seed 3
+natural=(--all-until 0 --natural 0.9 --dropout 0.2 --lr 1.2e-3)
+step policy_2 make_policy.py --start "$out/policy_1" "${natural[@]}" --exchanged 0.7 --dialogues 30000 --tokens 3e6 --seed 6
+step policy make_policy.py --start "$out/policy_2" "${natural[@]}" --exchanged 0.8 --dialogues 40000 --tokens 7.5e6 --seed 7
 OMP_NUM_THREADS=1 step judge make_judge.py --policy "$out/policy" --start --part even --seed 1 & first=$!
 OMP_NUM_THREADS=1 step judge_2 make_judge.py --policy "$out/policy" --base "$base" --part odd --seed 2 & second=$!
 wait "$first"

@@ -39,7 +39,7 @@ if [ -f "$qwen" ]; then # a GGUF file
 fi
 writer=(--model "$qwen" --adapter "$out/adapter")
 rated=(--written "$out/written" --read "$out/read.jsonl.gz")
-texts=(--least 0.95 --exchanged 0.4 --dialogues 200000)
+texts=(--least 0.95 --exchanged 0.8 --dropout 0.2 --dialogues 200000)
 policy=(--teacher "$out/teacher" --batch 49152 "${texts[@]}")
 
 step examples writer.py prepare --model "$qwen"
