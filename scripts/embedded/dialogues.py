@@ -373,11 +373,11 @@ def with_other_nouns(text: str, source: str, rng: random.Random) -> str:
 
 
 def broken(text: str, rng: random.Random) -> str:
-    """Return a reply that is no longer English: words shuffled, left out, doubled or cut off."""
+    """Return a reply that is no longer good English: words shuffled, left out or cut off, or said twice."""
     tokens = text.split()
     if len(tokens) < 5:
         return ""
-    way = rng.randrange(6)
+    way = rng.randrange(7)
     if way == 0:
         rng.shuffle(tokens)
     elif way == 1:
@@ -393,9 +393,21 @@ def broken(text: str, rng: random.Random) -> str:
     elif way == 4:
         at = rng.randrange(1, len(tokens) - 1)
         tokens[at:at] = tokens[max(0, at - 3) : at] * rng.randint(1, 3)
-    else:
+    elif way == 5:
         at = rng.randrange(2, len(tokens) - 1)
         small = rng.sample(sorted(SMALL), 3)
         tokens[at:at] = small
+    else:  # the same clause twice
+        clause = tokens[: rng.randint(2, min(7, len(tokens)))]
+        clause[-1] = clause[-1].rstrip(".?!,")
+        first, *rest = clause
+        tokens = [
+            *clause[:-1],
+            f"{clause[-1]},",
+            rng.choice(("and", "and", "so", "but")),
+            first.lower(),
+            *rest,
+        ]
+        tokens[-1] += "."
     result = " ".join(tokens)
     return result if result != text else ""

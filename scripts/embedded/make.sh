@@ -26,7 +26,7 @@ step() { # step NAME SCRIPT OPTIONS...: write OUT/NAME, with a log beside it
 step policy_1 make_policy.py --base "$base" --tokens 15.5e6
 natural=(--all-until 0 --natural 0.9 --dropout 0.2 --lr 1.2e-3)
 step policy_2 make_policy.py --start "$out/policy_1" "${natural[@]}" --exchanged 0.7 --dialogues 30000 --tokens 3e6 --seed 6
-step policy make_policy.py --start "$out/policy_2" "${natural[@]}" --exchanged 0.8 --dialogues 40000 --tokens 7.5e6 --seed 7
+step policy make_policy.py --start "$out/policy_2" "${natural[@]}" --exchanged 0.8 --dialogues 36000 --tokens 8e6 --seed 7
 OMP_NUM_THREADS=1 step judge make_judge.py --policy "$out/policy" --start --part even --seed 1 & first=$!
 OMP_NUM_THREADS=1 step judge_2 make_judge.py --policy "$out/policy" --base "$base" --part odd --seed 2 & second=$!
 wait "$first"

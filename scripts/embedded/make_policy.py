@@ -233,13 +233,13 @@ def main() -> None:
     people = sayable_replies(known_people())
     held = {
         "held_out_loss": sayable_replies(held_out_people()),
-        "held_out_natural_loss": with_replies(held_out_natural_people(), is_clean_reply),
+        "held_out_natural_loss": sayable_replies(held_out_natural_people()),
     }
     if args.written or args.read:
         written = load_written(args.written, args.read)
         everyone = [*known_people(), *train_scenarios()]
         people = sayable_replies(with_written(everyone, written, args.least))
-    natural = with_replies(natural_people(), is_clean_reply)
+    natural = sayable_replies(natural_people())
     model, tokenizer = starting_model(args, everybody)
     encoder = Encoder(tokenizer)
 
