@@ -3,12 +3,12 @@
     .venv/bin/python benchmarks/blind_replies.py draw runs/mine/eval/after --out blind
     .venv/bin/python benchmarks/blind_replies.py count blind
 
-`draw` picks replies of tested dialogues at random, at most two of a dialogue, and lets the untrained policy
-answer half of the lines in the same place, without a system prompt. Give it the test's temperature and
-longest reply; the defaults are those of the config `pocket`. The reader gets `replies.md` (by the tested
-policy, for grammar and subject) and `pairs.md` (replies to the other lines by both, in random order) and
-fills in `replies.txt` and `pairs.txt`. `key.json` is for `count` alone, which prints the shares with Wilson
-intervals.
+`draw` picks replies of tested dialogues at random, at most two of a dialogue. In other dialogues, one reply
+of each, it also lets the untrained policy answer the same line, without a system prompt. Give it the test's
+temperature and longest reply; the defaults are those of the config `pocket`. 100 replies and pairs need 150
+dialogues (`mapo eval empa --repeats 13`). The reader gets `replies.md` (by the tested policy, for grammar
+and subject) and `pairs.md` (by both, in random order) and fills in `replies.txt` and `pairs.txt`.
+`key.json` is for `count` alone, which prints the shares with Wilson intervals.
 """
 
 from __future__ import annotations
@@ -50,15 +50,32 @@ person? Write one row per block into pairs.txt: NUMBER, then A, B or = (no diffe
 """
 
 
-def places(dialogues: list[Dialogue], count: int, rng: random.Random) -> list[tuple[Dialogue, int]]:
-    """Return places of replies in random order, at most two of a dialogue."""
-    found = [
+Place = tuple[Dialogue, int]
+"""A dialogue and a turn of it, from 0."""
+
+
+def drawn_places(
+    dialogues: list[Dialogue], count: int, rng: random.Random
+) -> tuple[list[Place], list[Place]]:
+    """Return `count` places for single replies, at most two of a dialogue, and `count` for pairs, each of
+    another dialogue: what a block shows before its line would give away other pairs of the dialogue. Too few
+    dialogues end the program.
+    """
+    shuffled = rng.sample(dialogues, len(dialogues))
+    of_pairs, of_replies = shuffled[:count], shuffled[count:]
+    pairs = [(dialogue, rng.randrange(len(dialogue.turns))) for dialogue in of_pairs]
+    replies = [
         (dialogue, turn)
-        for dialogue in dialogues
+        for dialogue in of_replies
         for turn in rng.sample(range(len(dialogue.turns)), min(2, len(dialogue.turns)))
     ]
-    rng.shuffle(found)
-    return found[:count]
+    if len(replies) < count:
+        sys.exit(
+            f"{count} replies and {count} pairs need about {count + (count + 1) // 2} dialogues with "
+            f"replies; there are {len(dialogues)}. Test with more --repeats, or draw fewer with --count."
+        )
+    rng.shuffle(replies)
+    return replies[:count], pairs
 
 
 def context(dialogue: Dialogue, turn: int) -> list[tuple[str, str]]:
@@ -116,9 +133,7 @@ def replied_dialogues(run: Path) -> list[Dialogue]:
 
 def draw(args: argparse.Namespace) -> None:
     rng = random.Random(args.seed)
-    chosen = places(replied_dialogues(args.run), 2 * args.count, rng)
-    half = (len(chosen) + 1) // 2
-    single, paired = chosen[:half], chosen[half:]
+    single, paired = drawn_places(replied_dialogues(args.run), args.count, rng)
     prompts = [context(*place) for place in paired]
     theirs = asyncio.run(answers(args.untrained, prompts, args.temperature, args.max_tokens))
     replies = [

@@ -93,18 +93,22 @@ def evaluate(policy: str, judge: str, out: Path, args: argparse.Namespace) -> di
     words += ["--max-turns", config.eval.max_turns] if config.eval.max_turns else []
     words += [] if config.rollout.system else ["--no-system"]
     words += [] if judge == SCRIPTED else ["--agents", SCRIPTED, "--judge-model", judge]
-    if is_to_do(out / "done", words):
+    if needs_run(out / "done", words):
         mapo("eval", "empa", *words, "--out", out, *(["--resume"] if out.exists() else []))
-        (out / "done").write_text(json.dumps({"of": list(map(str, words))}))
+        (out / "done").write_text(json.dumps({"settings": list(map(str, words))}))
     return score(out)
 
 
-def is_to_do(file: Path, of: list[Any]) -> bool:
-    """Return whether a file of what was done is missing. One of other work ends the program."""
-    if not file.exists():
+def needs_run(record: Path, settings: list[Any]) -> bool:
+    """Return whether work has no record yet. If it was done with other settings, the program ends."""
+    if not record.exists():
         return True
-    if json.loads(file.read_text())["of"] != list(map(str, of)):
-        sys.exit(f"{file.parent} was made with other settings; give another --out")
+    try:
+        recorded = json.loads(record.read_text())["settings"]
+    except (ValueError, KeyError):  # from an earlier version
+        recorded = None
+    if recorded != list(map(str, settings)):
+        sys.exit(f"{record.parent} was made with other settings; give another --out")
     return False
 
 
@@ -113,11 +117,15 @@ def train(seed: int, args: argparse.Namespace) -> dict[str, Any]:
     out = args.out / f"seed_{seed}"
     figures = out / "measured.json"
     settings = [args.config, f"run.seed={seed}", *args.set]
-    if is_to_do(figures, settings):
+    if needs_run(figures, settings):
         seconds, memory = measured(
             ["train", *settings, "--out", out, *(["--resume"] if out.exists() else [])]
         )
-        done = {"of": list(map(str, settings)), "seconds": round(seconds), "gigabytes": round(memory, 2)}
+        done = {
+            "settings": list(map(str, settings)),
+            "seconds": round(seconds),
+            "gigabytes": round(memory, 2),
+        }
         figures.write_text(json.dumps(done))
     exported = args.out / f"policy_{seed}"
     if not exported.exists():

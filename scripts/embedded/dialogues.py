@@ -10,6 +10,7 @@ copied, stuffed with keywords or too long. `senseless` are replies of a policy t
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -305,7 +306,7 @@ class Talk:
             return ""
         if kind == "stuffed":
             nouns = [w for w in words(line.text) if len(w) > 3 and w not in SMALL] or ["it"]
-            if rng.random() < 0.4:
+            if len(nouns) > 1 and rng.random() < 0.4:
                 return scraps(nouns, rng)
             feelings = rng.sample(FEELINGS, rng.randint(2, 5))
             shape = rng.choice(STUFFED)
@@ -397,17 +398,11 @@ def broken(text: str, rng: random.Random) -> str:
         at = rng.randrange(2, len(tokens) - 1)
         small = rng.sample(sorted(SMALL), 3)
         tokens[at:at] = small
-    else:  # the same clause twice
-        clause = tokens[: rng.randint(2, min(7, len(tokens)))]
-        clause[-1] = clause[-1].rstrip(".?!,")
-        first, *rest = clause
-        tokens = [
-            *clause[:-1],
-            f"{clause[-1]},",
-            rng.choice(("and", "and", "so", "but")),
-            first.lower(),
-            *rest,
-        ]
-        tokens[-1] += "."
+    else:  # its first clause twice
+        clause = re.split(r"[.?!,;:]", text, maxsplit=1)[0]
+        if not 1 < len(clause.split()) < 8:
+            return ""
+        again = clause if re.match(r"I\b", clause) else clause[0].lower() + clause[1:]
+        tokens = [f"{clause}, {rng.choice(('and', 'and', 'so', 'but'))} {again}."]
     result = " ".join(tokens)
     return result if result != text else ""

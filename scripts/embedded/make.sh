@@ -29,6 +29,8 @@ step policy_2 make_policy.py --start "$out/policy_1" "${natural[@]}" --exchanged
 step policy make_policy.py --start "$out/policy_2" "${natural[@]}" --exchanged 0.8 --dialogues 36000 --tokens 8e6 --seed 7
 OMP_NUM_THREADS=1 step judge make_judge.py --policy "$out/policy" --start --part even --seed 1 & first=$!
 OMP_NUM_THREADS=1 step judge_2 make_judge.py --policy "$out/policy" --base "$base" --part odd --seed 2 & second=$!
-wait "$first"
-wait "$second"
+failed=0
+wait "$first" || failed=1
+wait "$second" || failed=1
+[ "$failed" = 0 ] || exit 1
 echo "$(date +%T) ready: $out/policy $out/judge $out/judge_2"

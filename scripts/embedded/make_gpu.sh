@@ -57,6 +57,8 @@ step refined make_policy.py --start "$out/policy" "${rated[@]}" "${policy[@]}" \
 judge=(--tokens 60e6 --batch 24576 --dialogues 60000)
 step judge make_judge.py --policy "$out/refined" --start --part even --seed 1 "${rated[@]}" "${judge[@]}" & first=$!
 step judge_2 make_judge.py --policy "$out/refined" --base "$base" --part odd --seed 2 "${rated[@]}" "${judge[@]}" & second=$!
-wait "$first"
-wait "$second"
+failed=0
+wait "$first" || failed=1
+wait "$second" || failed=1
+[ "$failed" = 0 ] || exit 1
 echo "$(date +%T) ready: $out/refined $out/judge $out/judge_2"

@@ -64,7 +64,7 @@ ALL_UNTIL = 0.4
 LINE_WEIGHT = 0.2
 ECHO_WEIGHT = 2.0
 """Weight of the words of a reply that the person has just said."""
-TAUGHT = 0.8
+TEACHER_WEIGHT = 0.8
 """Weight of the teacher's probabilities in the loss; the rest is that of the texts."""
 
 
@@ -178,17 +178,25 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    if args.whole:
-        given = [f"--{name}" for name in ("width", "layers") if getattr(args, name) is not None]
-        for name in [*given, *(["--start"] if args.start else []), *(["--teacher"] if args.teacher else [])]:
-            parser.error(f"{name} cannot be used with --whole.")
+    of_whole = {
+        "--width": args.width,
+        "--layers": args.layers,
+        "--start": args.start,
+        "--teacher": args.teacher,
+    }
+    if args.whole and (conflicting := [name for name, value in of_whole.items() if value is not None]):
+        parser.error(f"{', '.join(conflicting)} cannot be used with --whole.")
+    if args.teacher and args.vocab is not None:
+        parser.error("--vocab cannot be used with --teacher: the policy has the teacher's tokenizer.")
     if args.teacher and not (args.teacher / "tokenizer.json").is_file():
         parser.error(
             f"{args.teacher} is not the folder of a policy. Make one with: make_policy.py --base DIR --whole"
         )
     if args.base:
+        fixed = {"width", "layers"} if args.whole else {"vocab"} if args.teacher else set()
         for name, default in SHAPE.items():
-            setattr(args, name, default if getattr(args, name) is None else getattr(args, name))
+            if getattr(args, name) is None and name not in fixed:
+                setattr(args, name, default)
         if not (args.base / "tokenizer.json").is_file():
             parser.error(f"{args.base} is not the folder of a model. Get it with: mapo fetch smollm2")
     elif unused := [f"--{name}" for name in SHAPE if getattr(args, name) is not None]:
@@ -217,18 +225,23 @@ def starting_model(args: argparse.Namespace, people: Sequence[Person]) -> tuple[
     return model, tokenizer
 
 
-def load_teacher(args: argparse.Namespace, tokenizer: Tokenizer) -> LlamaForCausalLM | None:
-    """Return the teacher, if there is one. It must have the tokenizer of the policy."""
-    if args.teacher is None:
-        return None
-    if Tokenizer.from_file(str(args.teacher / "tokenizer.json")).get_vocab() != tokenizer.get_vocab():
-        raise SystemExit(f"{args.teacher} has another tokenizer than {args.start}.")
-    dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
-    return LlamaForCausalLM.from_pretrained(args.teacher, dtype=dtype).to(args.device).eval()
+def check_teacher(folder: Path, tokenizer: Tokenizer) -> None:
+    """End the program if a teacher has another tokenizer than the policy."""
+    if Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab() != tokenizer.get_vocab():
+        raise SystemExit(
+            f"{folder} has another tokenizer than the policy. Make the teacher first, and the policy with --base and "
+            "--teacher."
+        )
+
+
+def load_teacher(folder: Path, device: str) -> LlamaForCausalLM:
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    return LlamaForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
 
 
 def main() -> None:
     args = arguments()
+    torch.manual_seed(args.seed)
     everybody = with_replies(known_people(), is_clean_reply)
     people = sayable_replies(known_people())
     held = {
@@ -241,6 +254,8 @@ def main() -> None:
         people = sayable_replies(with_written(everyone, written, args.least))
     natural = sayable_replies(natural_people())
     model, tokenizer = starting_model(args, everybody)
+    if args.teacher:
+        check_teacher(args.teacher, tokenizer)
     encoder = Encoder(tokenizer)
 
     def text_of(people: Sequence[Person], count: int) -> Text:
@@ -256,7 +271,7 @@ def main() -> None:
     every = text_of(everybody, args.dialogues // 4) if args.all_until else None
     sayable = text_of(people, args.dialogues)
     every = every or sayable
-    teacher = load_teacher(args, tokenizer)
+    teacher = load_teacher(args.teacher, args.device) if args.teacher else None
     add_dropout(model, args.dropout)
     model.set_attn_implementation(CPU_ATTENTION if args.device == "cpu" else "sdpa")
     model.to(args.device)
@@ -266,7 +281,7 @@ def main() -> None:
         flush=True,
     )
 
-    def further(batch: Batch) -> Batch:
+    def with_teacher(batch: Batch) -> Batch:
         """Add the teacher's probabilities of the next tokens to a batch."""
         if teacher is None:
             return batch
@@ -275,17 +290,19 @@ def main() -> None:
             return (*batch, logits.flatten(0, 1).float().softmax(-1).to(torch.bfloat16))
 
     def loss_of(
-        ids: torch.Tensor, weights: torch.Tensor, taught: torch.Tensor | None = None
+        ids: torch.Tensor, weights: torch.Tensor, teacher_probabilities: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()
         each = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none")
         weights = weights[:, 1:].flatten()
         replies = weights >= 1
         shown = {"replies": (each * replies).sum() / replies.sum()}
-        if taught is not None:
-            from_teacher = torch.nn.functional.cross_entropy(logits, taught.float(), reduction="none")
+        if teacher_probabilities is not None:
+            from_teacher = torch.nn.functional.cross_entropy(
+                logits, teacher_probabilities.float(), reduction="none"
+            )
             shown["teacher"] = (from_teacher * replies).sum() / replies.sum()
-            each = (1 - TAUGHT) * each + TAUGHT * from_teacher
+            each = (1 - TEACHER_WEIGHT) * each + TEACHER_WEIGHT * from_teacher
         return (each * weights).sum() / weights.sum(), shown
 
     def held_out_losses() -> dict[str, float]:
@@ -304,7 +321,7 @@ def main() -> None:
         minutes=args.minutes,
         lr=args.lr,
         check=check,
-        further=further,
+        extend_batch=with_teacher,
     )
     made |= {
         **held_out_losses(),

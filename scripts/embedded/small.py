@@ -73,7 +73,7 @@ def cut_tokenizer(source: Path, texts: Sequence[str], size: int) -> Tokenizer:
     return Tokenizer.from_str(json.dumps(data))
 
 
-def _numbers(source: Path, tokenizer: Tokenizer) -> list[int]:
+def _source_ids(source: Path, tokenizer: Tokenizer) -> list[int]:
     """Return the ids that the tokens of a cut tokenizer, without the marks, have in `source`."""
     vocabulary = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
     tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
@@ -83,9 +83,9 @@ def _numbers(source: Path, tokenizer: Tokenizer) -> list[int]:
 def cut_embeddings(source: Path, tokenizer: Tokenizer, width: int) -> torch.Tensor:
     """Return the embeddings of `source` for the tokens of a cut tokenizer, reduced to their `width` main directions. Those
     of the marks are random."""
-    numbers = _numbers(source, tokenizer)
+    kept = _source_ids(source, tokenizer)
     with safe_open(source / "model.safetensors", "pt") as file:  # type: ignore[no-untyped-call]
-        full = file.get_tensor("model.embed_tokens.weight").float()[numbers]
+        full = file.get_tensor("model.embed_tokens.weight").float()[kept]
     u, s, _ = torch.linalg.svd(full - full.mean(0), full_matrices=False)
     turned = (u * s)[:, :width] @ torch.linalg.qr(torch.randn(width, width))[
         0
@@ -128,7 +128,7 @@ def whole_model(source: Path, tokenizer: Tokenizer) -> LlamaForCausalLM:
     model = LlamaForCausalLM.from_pretrained(source, dtype=torch.float32)
     full = model.get_input_embeddings().weight.detach()
     marks = torch.randn(len(MARKS), full.shape[1]) * full.std()
-    kept = torch.cat([marks, full[_numbers(source, tokenizer)]])
+    kept = torch.cat([marks, full[_source_ids(source, tokenizer)]])
     model.resize_token_embeddings(len(kept), mean_resizing=False)
     model.get_input_embeddings().weight.data.copy_(kept)
     model.tie_weights()
@@ -169,12 +169,12 @@ def train(
     minutes: float,
     lr: float,
     check: Callable[[], str],
-    further: Callable[[Batch], Batch] = lambda batch: batch,
+    extend_batch: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> dict[str, Any]:
     """Train on `tokens` tokens including padding, for at most `minutes`.
 
-    `batch_of` gets the part of the training that is done; the first tensor of a batch holds the ids. `further` may add to a
-    batch on the device. `loss_of` is compiled, once for each shape of batch; `check` returns what is printed at each tenth of
+    `batch_of` gets the part of the training that is done; the first tensor of a batch holds the ids. `extend_batch` may add to
+    a batch on the device. `loss_of` is compiled, once for each shape of batch; `check` returns what is printed at each tenth of
     the training.
     """
     device = model.device.type
@@ -189,7 +189,7 @@ def train(
     began, seen, step, done, tenth = time.monotonic(), 0, 0, 0.0, 0
     mean: dict[str, float] = {}
     while done < 1.0:
-        batch = further(tuple(tensor.to(device) for tensor in batch_of(done)))
+        batch = extend_batch(tuple(tensor.to(device) for tensor in batch_of(done)))
         rate = min(1.0, (step + 1) / 100) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * done)))
         for group in optimizer.param_groups:
             group["lr"] = lr * rate

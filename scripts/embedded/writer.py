@@ -1,4 +1,4 @@
-"""Write replies with a larger model that has learned from the written ones, and rate whether replies make sense.
+"""Write replies with a larger model that has learned from the natural ones, and rate whether replies make sense.
 
     PYTHONPATH=. python scripts/embedded/writer.py prepare --model QWEN --out examples
     PYTHONPATH=. python scripts/embedded/writer.py train --model QWEN --examples examples --out adapter

@@ -1,6 +1,7 @@
 """Drawing replies and counting a reader's verdicts in benchmarks/blind_replies.py."""
 
 import json
+import random
 import re
 import runpy
 from argparse import Namespace
@@ -43,30 +44,43 @@ def test_only_ties(count, tmp_path):
     assert counted(count, tmp_path, "1 =\n2 =\n3 =\n")["preferred"] == {"hits": 0, "n": 0}
 
 
-def test_pairs_are_of_other_replies_than_the_single_ones(script, tmp_path, monkeypatch):
+def dialogues(count):
+    return [replace(r.dialogue, id=f"{r.dialogue.id}-{n}") for n in range(count) for r in recordings(1, 1)]
+
+
+def test_pairs_are_of_dialogues_that_no_other_block_shows(script):
+    replies, pairs = script["drawn_places"](dialogues(15), 10, random.Random(0))
+    assert len(replies) == len(pairs) == 10
+    of_pairs = [dialogue.id for dialogue, _ in pairs]
+    assert len(set(of_pairs)) == 10
+    assert set(of_pairs).isdisjoint(dialogue.id for dialogue, _ in replies)
+
+
+def test_too_few_dialogues_are_refused(script):
+    with pytest.raises(SystemExit, match="10 pairs need about 15 dialogues with replies; there are 14"):
+        script["drawn_places"](dialogues(14), 10, random.Random(0))
+
+
+def test_what_is_drawn_can_be_counted(script, tmp_path, monkeypatch):
     async def untrained(model, prompts, temperature, tokens):
         return [f"Untrained reply {n}." for n in range(len(prompts))]
 
     monkeypatch.setitem(script["draw"].__globals__, "answers", untrained)
-    (tmp_path / "a.jsonl").write_bytes(
-        b"".join(encode_dialogue(r.dialogue) + b"\n" for r in recordings(1, 8))
-    )
+    (tmp_path / "a.jsonl").write_bytes(b"".join(encode_dialogue(d) + b"\n" for d in dialogues(9)))
     out = tmp_path / "blind"
-    options = Namespace(run=tmp_path, seed=0, count=5, untrained="", temperature=0, max_tokens=9, out=out)
+    options = Namespace(run=tmp_path, seed=0, count=6, untrained="", temperature=0, max_tokens=9, out=out)
     script["draw"](options)
-    key = json.loads((out / "key.json").read_text())
-    assert key["replies"] == 5 and len(key["pairs"]) == 5
-
-    def shown(name):
-        blocks = re.split(r"^## \d+$", (out / name).read_text(), flags=re.MULTILINE)[1:]
-        return [block[block.index("**person:**") :] for block in blocks]
-
-    for number, block in enumerate(shown("pairs.md"), 1):
-        both = re.findall(r"\*\*[AB]:\*\* (.*)", block)
-        mine, other = both if key["pairs"][str(number)] == "A" else reversed(both)
-        assert "Untrained" in other and "Untrained" not in mine
-        single = block.split("**A:**")[0] + f"**reply:** {mine}"
-        assert not any(text.startswith(single) for text in shown("replies.md"))
+    blocks = re.split(r"^## \d+$", (out / "pairs.md").read_text(), flags=re.MULTILINE)[1:]
+    trained = ["B" if "**A:** Untrained" in block else "A" for block in blocks]
+    (out / "pairs.txt").write_text("".join(f"{n} {side}\n" for n, side in enumerate(trained, 1)))
+    (out / "replies.txt").write_text("".join(f"{n} y n\n" for n in range(1, 7)))
+    script["count"](Namespace(out=out, json=out / "result.json"))
+    result = json.loads((out / "result.json").read_text())
+    assert {name: part["hits"] for name, part in result.items()} == {
+        "natural": 6,
+        "on_subject": 0,
+        "preferred": 6,
+    }
 
 
 @pytest.mark.parametrize(

@@ -333,3 +333,19 @@ def test_fragments_are_no_sentences_and_worth_nothing(reply, expected):
 )
 def test_a_sayable_reply_brings_in_nothing_and_nobody(reply, expected):
     assert corpus.stays_with("I went to his gate on Sunday and looked at the bell.", reply) is expected
+
+
+def test_a_clause_said_twice_is_broken():
+    spoiled = {dialogues.broken("I saw it, and you stayed.", random.Random(seed)) for seed in range(200)}
+    assert "I saw it, and I saw it." in spoiled
+    spoiled = {dialogues.broken("You carried them in, I think.", random.Random(seed)) for seed in range(200)}
+    assert "You carried them in, so you carried them in." in spoiled
+
+
+def test_scraps_have_a_word_of_the_line_each():
+    nouns = ["gate", "kettle", "harbour"]
+    for seed in range(50):
+        parts = re.findall(r"[^.]+\.", dialogues.scraps(nouns, random.Random(seed)))
+        named = [part for part in parts if any(noun in part.lower() for noun in nouns)]
+        assert len(named) in (2, 3)
+        assert len(parts) - len(named) <= 1  # a feeling at the end

@@ -525,7 +525,7 @@ def test_a_policy_replies_to_no_held_out_people(chain):
     assert lines <= {line.text for person in people for line in person.lines}
 
 
-def test_say_counts_the_lines_that_it_replied_to(chain):
+def test_sampling_counts_the_lines_that_it_replied_to(chain):
     count = len(rows_of(chain / "sampled.jsonl.gz"))
     assert f" replies to {count} of {count} lines" in (chain / "log").read_text()
 
@@ -591,6 +591,10 @@ def test_another_writer_or_other_lines_do_not_continue_a_folder(tmp_path, monkey
         (["--start", "policy", "--whole"], "--start cannot be used with --whole"),
         (["--base", "nowhere", "--whole", "--layers", "4"], "--layers cannot be used with --whole"),
         (["--start", "policy", "--teacher", "nowhere"], "make_policy.py --base DIR --whole"),
+        (
+            ["--base", "nowhere", "--teacher", "policy", "--vocab", "9"],
+            "--vocab cannot be used with --teacher",
+        ),
     ],
 )
 def test_bad_options_of_a_policy_are_named(tmp_path, monkeypatch, capsys, options, message):

@@ -63,10 +63,12 @@ def test_the_plain_code_judge_has_no_weights(seeds):
     assert seeds.judge_of(load_config("pocket", ["roles.judge.model="])) == {"judge": "scripted"}
 
 
-def test_work_that_was_done_with_other_settings_is_not_taken_for_this_one(seeds, tmp_path):
-    done = tmp_path / "done"
-    assert seeds.is_to_do(done, ["--repeats", 2])
-    done.write_text(json.dumps({"of": ["--repeats", "2"]}))
-    assert not seeds.is_to_do(done, ["--repeats", 2])
+@pytest.mark.parametrize("record", ['{"settings": ["--repeats", "3"]}', "", '{"seconds": 180}'])
+def test_work_that_was_done_with_other_settings_is_not_taken_for_this_one(seeds, tmp_path, record):
+    file = tmp_path / "done"
+    assert seeds.needs_run(file, ["--repeats", 2])
+    file.write_text(json.dumps({"settings": ["--repeats", "2"]}))
+    assert not seeds.needs_run(file, ["--repeats", 2])
+    file.write_text(record)
     with pytest.raises(SystemExit, match="other settings"):
-        seeds.is_to_do(done, ["--repeats", 3])
+        seeds.needs_run(file, ["--repeats", 2])
