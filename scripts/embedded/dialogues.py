@@ -374,7 +374,7 @@ def with_other_nouns(text: str, source: str, rng: random.Random) -> str:
 
 
 def broken(text: str, rng: random.Random) -> str:
-    """Return a reply that is no longer good English: words shuffled, left out or cut off, or said twice."""
+    """Return a reply that is no longer good English: words are shuffled, missing or out of place, or a clause comes twice."""
     tokens = text.split()
     if len(tokens) < 5:
         return ""
