@@ -30,6 +30,7 @@ from typing import Any
 from seeds import judge_of
 
 from mapo.config import load_config
+from mapo.errors import MapoError
 from mapo.evals.ablation.cells import GridCell
 from mapo.measure.stats import t_interval
 from mapo.store import RunDir
@@ -196,7 +197,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="result file to write")
     args = parser.parse_args()
     settings = [args.config, *COMMON, *args.set]
-    steps = load_config(args.config, [*COMMON, *args.set]).optim.steps
+    try:
+        steps = load_config(args.config, [*COMMON, *args.set]).optim.steps
+    except MapoError as error:
+        sys.exit(str(error))
     jobs = f"--jobs={args.jobs}"
     tuning = [*settings, f"eval.every={steps}", "eval.test_repeats=0", f'advantage.endings="{ENDINGS[0]}"']
     grid = [f"--methods={','.join(METHODS)}", f"--rewards={','.join(REWARDS)}"]
