@@ -1,22 +1,22 @@
 #!/bin/bash
-# Make the embedded policy and two judges on one GPU, with the help of a larger model that writes and rates replies.
+# Make the embedded policy and two judges on one GPU, with a teacher, and if you like with a model that writes more replies.
 #
-#     bash scripts/embedded/make_gpu.sh QWEN SMOLLM2 OUT
+#     bash scripts/embedded/make_gpu.sh SMOLLM2 OUT [QWEN]
 #
-# QWEN is the folder of Qwen2.5-Coder-1.5B-Instruct (mapo fetch qwen2.5-coder-1.5b) or its GGUF file, SMOLLM2 that of
-# SmolLM2-135M-Instruct (mapo fetch smollm2). What is already in OUT is not made again, so an interrupted run continues.
-# OUT gets adapter/ and written/ (the writer and its replies), teacher/ (SmolLM2 after learning all replies), policy/,
-# refined/ (the policy, trained further on natural replies, written ones and those of its own that make sense), judge/ and
-# judge_2/.
+# SMOLLM2 is the folder of SmolLM2-135M-Instruct (mapo fetch smollm2), QWEN that of Qwen2.5-Coder-1.5B-Instruct (mapo fetch
+# qwen2.5-coder-1.5b) or its GGUF file. What is already in OUT is not made again, so an interrupted run continues. OUT gets
+# teacher/ (SmolLM2 after learning all replies), policy/, refined/ (the policy, trained further on natural replies), judge/
+# and judge_2/; with QWEN also adapter/ and written/ (the writer and its replies), and refined/ learns those too, and replies
+# of policy/ that make sense.
 #
-# The script stops where lines are still unwritten when the time for writing is over; run it again to continue.
+# With QWEN, the script stops where lines are still unwritten when the time for writing is over; run it again to continue.
 #
 # Environment variables:
 #   TRAIN_MINUTES  longest time of training the writer (default: 8)
 #   WRITE_MINUTES  longest time of writing replies in one run (default: 15)
 #   PYTHON         the interpreter (default: .venv/bin/python)
 set -euo pipefail
-qwen=$(realpath "$1") base=$(realpath "$2") out=$(realpath -m "$3")
+base=$(realpath "$1") out=$(realpath -m "$2") qwen=${3:+$(realpath "$3")}
 here=$(dirname "$(realpath "$0")")
 cd "$here/../.."
 mkdir -p "$out"
@@ -38,21 +38,27 @@ if [ -f "$qwen" ]; then # a GGUF file
     qwen=$out/qwen
 fi
 writer=(--model "$qwen" --adapter "$out/adapter")
-rated=(--written "$out/written" --read "$out/read.jsonl.gz")
-texts=(--least 0.95 --exchanged 0.8 --dropout 0.2 --dialogues 200000)
-policy=(--teacher "$out/teacher" --batch 49152 "${texts[@]}")
-
-step examples writer.py prepare --model "$qwen"
-step adapter writer.py train --model "$qwen" --examples "$out/examples" --minutes "${TRAIN_MINUTES:-8}"
-# Not a step: it continues a folder, does nothing where all is written, and fails while lines are unwritten.
-run written "$python" "$here/writer.py" write "${writer[@]}" --out "$out/written" --each 24 --minutes "${WRITE_MINUTES:-15}"
-step teacher make_policy.py --base "$base" --whole --written "$out/written" "${texts[@]}" \
+texts=(--exchanged 0.8 --dropout 0.2 --dialogues 200000)
+written=() rated=()
+if [ -n "$qwen" ]; then
+    written=(--written "$out/written" --least 0.95)
+    rated=(--written "$out/written" --read "$out/read.jsonl.gz")
+    step examples writer.py prepare --model "$qwen"
+    step adapter writer.py train --model "$qwen" --examples "$out/examples" --minutes "${TRAIN_MINUTES:-8}"
+    # Not a step: it continues a folder, does nothing where all is written, and fails while lines are unwritten.
+    run written "$python" "$here/writer.py" write "${writer[@]}" --out "$out/written" --each 24 --minutes "${WRITE_MINUTES:-15}"
+fi
+step teacher make_policy.py --base "$base" --whole "${texts[@]}" "${written[@]}" \
     --natural 0.4 --tokens 50e6 --batch 16384 --lr 4e-4 --all-until 0.15
-step policy make_policy.py --base "$base" --written "$out/written" "${policy[@]}" \
+policy=("${texts[@]}" --teacher "$out/teacher" --batch 49152)
+step policy make_policy.py --base "$base" "${policy[@]}" "${written[@]}" \
     --natural 0.4 --tokens 300e6 --lr 3e-3 --all-until 0.15
-step sampled.jsonl.gz sample_replies.py --model "$out/policy" --written "$out/written" --dialogues 8000
-step read.jsonl.gz writer.py read "${writer[@]}" --sampled "$out/sampled.jsonl.gz"
-step refined make_policy.py --start "$out/policy" "${rated[@]}" "${policy[@]}" \
+if [ -n "$qwen" ]; then
+    step sampled.jsonl.gz sample_replies.py --model "$out/policy" --written "$out/written" --dialogues 8000
+    step read.jsonl.gz writer.py read "${writer[@]}" --sampled "$out/sampled.jsonl.gz"
+    policy+=("${rated[@]}" --least 0.95)
+fi
+step refined make_policy.py --start "$out/policy" "${policy[@]}" \
     --tokens 120e6 --lr 1e-3 --all-until 0 --natural 0.8 --seed 1
 judge=(--tokens 60e6 --batch 24576 --dialogues 60000)
 step judge make_judge.py --policy "$out/refined" --start --part even --seed 1 "${rated[@]}" "${judge[@]}" & first=$!

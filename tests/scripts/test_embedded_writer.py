@@ -628,14 +628,14 @@ def test_the_gpu_script_stops_where_lines_are_unwritten(tmp_path):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/bash\nexec {sys.executable} -c '{unwritten}' \"$@\"\n")
     python.chmod(0o755)
-    command = ["bash", EMBEDDED / "make_gpu.sh", tmp_path / "qwen", tmp_path, tmp_path / "out"]
+    command = ["bash", EMBEDDED / "make_gpu.sh", tmp_path, tmp_path / "out", tmp_path / "qwen"]
     environment = {**os.environ, "PYTHON": str(python)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     assert "It is incomplete." in done.stdout and "policy" not in done.stdout
 
 
-def run_gpu_script(folder, qwen):
+def run_gpu_script(folder, *qwen):
     """Run make_gpu.sh with an interpreter that notes its commands and makes empty models; return them."""
     log, noting = folder / "log", folder / "noting"
     log.write_text("")
@@ -643,7 +643,7 @@ def run_gpu_script(folder, qwen):
     noting.chmod(0o755)
     (folder / "smollm2").mkdir(exist_ok=True)
     (folder / "smollm2" / "tokenizer.json").touch()
-    command = ["bash", EMBEDDED / "make_gpu.sh", qwen, folder / "smollm2", folder / "out"]
+    command = ["bash", EMBEDDED / "make_gpu.sh", folder / "smollm2", folder / "out", *qwen]
     subprocess.run(command, check=True, env={**os.environ, "PYTHON": str(noting)}, stdout=subprocess.DEVNULL)
     return [json.loads(line) for line in log.read_text().splitlines()]
 
@@ -676,3 +676,9 @@ def test_the_gpu_script_makes_nothing_twice(tmp_path):
     assert len(run_gpu_script(tmp_path, qwen)) == 10
     [[script, command, *_]] = run_gpu_script(tmp_path, qwen)
     assert (Path(script).name, command) == ("writer.py", "write")  # it continues its folder
+
+
+def test_the_gpu_script_works_without_a_writer(tmp_path):
+    commands = run_gpu_script(tmp_path)
+    assert [Path(script).stem for script, *_ in commands] == ["make_policy"] * 3 + ["make_judge"] * 2
+    assert not {"--written", "--read"} & {option for _, *options in commands for option in options}
