@@ -33,8 +33,10 @@ def pairs(study: Study) -> None:
 
 
 def report(study: Study) -> None:
+    from pooling import write_scores
     from report import write_results
 
+    write_scores(study)
     tables = ", ".join(write_results(study)) or "no finished tests yet"
     print(f"{tables}: {study.work / 'report.md'}")
 
@@ -58,6 +60,8 @@ def main() -> int:
         if args.stage == "unpack":
             unpack(args.work, _file(args))
             return 0
+        if args.stage == "pool":
+            return _pool(args)
         with locked(args.work, "stage"), kept_if_refused(args.work):
             study = open_study(args.work, args.settings, args.set, inputs)
             tidy(study)
@@ -67,6 +71,15 @@ def main() -> int:
         return 2
     except typer.Exit as stop:  # a signal, after a message
         return stop.exit_code
+
+
+def _pool(args: argparse.Namespace) -> int:
+    from pooling import pool
+
+    if not args.scores:
+        raise InputError("--scores is missing", fix="Name the files results/scores.json of several studies")
+    print(pool(args.scores, args.work))
+    return 0
 
 
 def _run(study: Study, args: argparse.Namespace) -> int:
@@ -137,7 +150,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stage", choices=[*STAGES, "all", "verdicts", "pack", "unpack", "time"])
+    parser.add_argument("stage", choices=[*STAGES, "all", "verdicts", "pack", "unpack", "time", "pool"])
     parser.add_argument("--work", type=Path, required=True, help="folder of everything that is written")
     parser.add_argument("--settings", type=Path, help="settings of the study (default: proof.toml)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
@@ -159,6 +172,9 @@ def _arguments() -> argparse.Namespace:
         "--prices", help='JSON file {"model": [prompt, cached, completion]} per million tokens'
     )
     parser.add_argument("--file", type=Path, help="verdicts to count, or the archive of pack and unpack")
+    parser.add_argument(
+        "--scores", type=Path, nargs="+", default=[], help="scores.json of the studies that pool reads"
+    )
     parser.add_argument("--everything", action="store_true", help="pack what only a reader needs, too")
     parser.add_argument("--part-mb", type=float, default=50, help="largest file of an archive (default: 50)")
     return parser.parse_args()

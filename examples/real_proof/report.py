@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import runpy
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +47,13 @@ def write_results(study: Study) -> list[str]:
     scores = {judge: method_scores(study, judge) for judge in "ba"}
     tables = (
         ("primary", "Primary comparison", "test", _primary),
-        ("methods", "Test", "test", partial(_methods, scores=scores)),
-        ("differences", "Other paired differences", "test", partial(_differences, scores=scores)),
+        ("methods", "Test", "test", lambda _: methods_table(scores)),
+        (
+            "differences",
+            "Other paired differences",
+            "test",
+            lambda study: differences_table(scores, read_plan(study).get("comparisons", ())),
+        ),
         ("left_out", "Cases left out", "test", _left_out),
         ("quality", "Replies", "quality", _quality),
         ("agreement", "Agreement of the judges over training", "quality", _agreement),
@@ -60,16 +64,10 @@ def write_results(study: Study) -> list[str]:
         ("tuning", "Learning rates", "tune", background.tuning),
         ("cost", "Cost", "train", background.cost),
     )
-    render = runpy.run_path(str(HERE.parents[1] / "scripts" / "docs_tables.py"))["render"]
     parts, written = ["# MAPO on a real language model"], []
     for name, title, stage, make in tables:
-        file = study.results / f"{name}.json"
-        file.unlink(missing_ok=True)
-        setup, columns, rows = make(study)
-        if rows:
-            content = {"command": COMMAND.format(stage), "setup": setup, "columns": columns, "rows": rows}
-            write_atomic(file, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-            parts += [f"## {title}", render(content).strip()]
+        if text := write_table(study.results / f"{name}.json", COMMAND.format(stage), make(study)):
+            parts += [f"## {title}", text]
             written.append(name)
         if name == "primary":
             parts += [*_notes(study), "# Secondary results"]
@@ -77,6 +75,18 @@ def write_results(study: Study) -> list[str]:
         parts.append("Learning curves: [trainings.html](results/trainings.html)")
     write_atomic(study.work / "report.md", "\n\n".join(parts) + "\n")
     return written
+
+
+def write_table(file: Path, command: str, content: Table) -> str:
+    """Write a result file and return its table as text; without rows, neither."""
+    file.unlink(missing_ok=True)
+    setup, columns, rows = content
+    if not rows:
+        return ""
+    result = {"command": command, "setup": setup, "columns": columns, "rows": rows}
+    write_atomic(file, json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    render = runpy.run_path(str(HERE.parents[1] / "scripts" / "docs_tables.py"))["render"]
+    return str(render(result)).strip()
 
 
 def _write_curves(study: Study) -> bool:
@@ -147,30 +157,37 @@ def _primary(study: Study) -> Table:
     with_zeros = {found["difference"]: found["p_holm"] for found in zeros}
     rows = []
     for found in differences(method_scores(study, "b", runs), pairs):
-        row = {key: found[key] for key in ("difference", "seeds", "cases")}
-        add_mean(row, "mean", found)
-        if waiting:
-            row["verdict"] = f"not complete: {', '.join(waiting)}"
-        elif _has_failed(study, plan):
-            row["verdict"] = "failed: too many cases are lost"
-        else:
-            row |= {key: found[key] for key in ("p", "p_holm", "p_seeds")}
+        row = primary_row(found, plan["level"], waiting, _has_failed(study, plan))
+        if "p" in row:
             row["zeros"] = with_zeros.get(found["difference"])
-            sure = found["p_holm"] is not None and found["p_holm"] < plan["level"]
-            row["verdict"] = ("higher" if found["mean"] > 0 else "lower") if sure else "undecided"
         rows.append(row)
-    columns = {
-        "comparison": "{difference}",
-        **with_interval("EPM-Q, judge B", "mean", "+.1f"),
-        "seeds": "{seeds}",
-        "cases": "{cases}",
-        "p": "{p:.3f}",
-        "p (Holm)": "{p_holm:.3f}",
-        "p (Holm), left out as 0": "{zeros:.3f}",
-        "p (t over seeds)": "{p_seeds:.3f}",
-        "verdict": "{verdict}",
-    }
-    return table("Paired by case and seed; 95 % bootstrap over cases and seeds.", columns, rows)
+    return table("Paired by case and seed; 95 % bootstrap over cases and seeds.", PRIMARY_COLUMNS, rows)
+
+
+PRIMARY_COLUMNS = {
+    "comparison": "{difference}",
+    **with_interval("EPM-Q, judge B", "mean", "+.1f"),
+    "seeds": "{seeds}",
+    "cases": "{cases}",
+    "p": "{p:.3f}",
+    "p (Holm)": "{p_holm:.3f}",
+    "p (Holm), left out as 0": "{zeros:.3f}",
+    "p (t over seeds)": "{p_seeds:.3f}",
+    "verdict": "{verdict}",
+}
+
+
+def primary_row(found: Row, level: float, waiting: Sequence[str], failed: bool) -> Row:
+    """Return the row of a planned comparison. Only a complete one that has not failed gets p values."""
+    row = {key: found[key] for key in ("difference", "seeds", "cases")}
+    add_mean(row, "mean", found)
+    if waiting:
+        return {**row, "verdict": f"not complete: {', '.join(waiting)}"}
+    if failed:
+        return {**row, "verdict": "failed: too many cases are lost"}
+    row |= {key: found[key] for key in ("p", "p_holm", "p_seeds")}
+    sure = found["p_holm"] is not None and found["p_holm"] < level
+    return {**row, "verdict": ("higher" if found["mean"] > 0 else "lower") if sure else "undecided"}
 
 
 def _left_out(study: Study) -> Table:
@@ -200,7 +217,7 @@ def _left_out(study: Study) -> Table:
     return table(setup, columns, rows)
 
 
-def _methods(_: Study, scores: AllScores) -> Table:
+def methods_table(scores: AllScores) -> Table:
     rows = []
     for name, own in scores["b"].items():
         passes, n = own.passes
@@ -227,9 +244,9 @@ def _methods(_: Study, scores: AllScores) -> Table:
     )
 
 
-def _differences(study: Study, scores: AllScores) -> Table:
+def differences_table(scores: AllScores, primary: Sequence[str]) -> Table:
+    """Return all differences but the primary ones, which are tested under judge B."""
     rows = []
-    primary = read_plan(study).get("comparisons", ())
     for judge, methods in scores.items():
         pairs = [p for p in all_pairs(methods) if judge == "a" or " - ".join(p) not in primary]
         for found in differences(methods, pairs):

@@ -347,7 +347,7 @@ def _train(
         *([f"scenarios.start_levels={study.start_levels}"] if study.start_levels.exists() else []),
         *study.settings.train,
         f"optim.lr={rate:g}",
-        f"run.seed={seed}",
+        f"run.seed={study.settings.seed + seed}",
         *study.settings.methods[method].settings,
         *settings,
     ]
@@ -409,7 +409,7 @@ def _eval_words(study: Study, model: str, judge: str, seed: int, cast: tuple[str
     levels = ["--start-levels", study.start_levels] if study.start_levels.exists() else []
     roles = ["--user-model", user, "--director-model", director]
     roles += ["--judge-model", f"local:{study.judge(judge)}", "--judging", "readout"]
-    return ["eval", "empa", "--model", f"local:{model}", *roles, *levels, "--seed", seed]
+    return ["eval", "empa", "--model", f"local:{model}", *roles, *levels, "--seed", study.settings.seed + seed]
 
 
 # ---- quality

@@ -122,8 +122,10 @@ class Pairs(_Section):
 
 
 class Settings(_Section):
-    """A study. `train` are settings of all trainings, over those of train.toml."""
+    """A study. `seed` is added to the seeds of all trainings and tests, for a further study of the same
+    comparison; `train` are settings of all trainings, over those of train.toml."""
 
+    seed: int = 0
     primary: Primary = Primary()
     data: Data = Data()
     judges: Judges = Judges()

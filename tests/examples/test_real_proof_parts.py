@@ -46,6 +46,14 @@ def test_settings_of_the_study_and_of_its_trainings(module, tmp_path):
     assert (again.settings, again.inputs.model) == (study.settings, "m")
 
 
+def test_a_further_study_has_other_seeds(module, tmp_path):
+    changes = ("seed=10", "tune.rates=[1e-4]", "data.official=false", "people.use=prompted")
+    study = opened(module, tmp_path, *changes, model="m")
+    stages, out = module("stages"), tmp_path / "runs"
+    assert "run.seed=12" in stages._train(study, "train_mapo_2", out, "mapo", 1e-4, 2).arguments
+    assert stages._eval_words(study, "m", "b", 2, ("m", "m"))[-2:] == ["--seed", 12]
+
+
 def test_unknown_settings_are_refused_and_the_earlier_ones_kept(module, tmp_path):
     opened(module, tmp_path, "tune.steps=7")
     with pytest.raises(InputError, match="tune.stepz"), module("study").kept_if_refused(tmp_path):
@@ -401,6 +409,70 @@ def test_a_case_of_the_plan_is_tried_again_unless_a_planned_test_lost_it(
     study = opened(module, tmp_path)
     command = module("commands").mapo("test_mapo_0", tmp_path / "test" / "mapo_0", "eval")
     assert module("stages")._is_worth_repeating(study, command) == repeated
+
+
+# ---- several studies
+
+
+def written_scores(module, work, played, changes=("methods.mapo.seeds=1",)):
+    """Write a study with tests of base, mapo and grpo, and return the file of its scores."""
+    fixed = ("primary.comparisons=['mapo - base']", "test.base_seeds=1")
+    study = planned(module, work, *fixed, *changes, cases=len(played))
+    for run in study.tested:
+        if run.name in ("base_0", "mapo_0", "grpo_0"):
+            write_test(study, run, played.values(), played)
+    module("pooling").write_scores(study)
+    return study.results / "scores.json"
+
+
+def shifted(file, target, method, by):
+    """Write a scores file in which a method scores more."""
+    record = json.loads(file.read_text())
+    for test in record["tests"]:
+        if test["method"] == method:
+            test["dialogues"] = [
+                [case, key, score + by, passed] for case, key, score, passed in test["dialogues"]
+            ]
+    target.write_text(json.dumps(record))
+    return target
+
+
+def test_studies_are_pooled(module, tmp_path, played):
+    file = written_scores(module, tmp_path / "one", played)
+    assert not any(turn.user in file.read_text() for d in played.values() for turn in d.turns)
+    first = shifted(file, tmp_path / "a.json", "mapo", 2)
+    second = shifted(file, tmp_path / "b.json", "mapo", 4)
+    page = module("pooling").pool([first, second], tmp_path / "pooled")
+    [row] = json.loads((tmp_path / "pooled" / "primary.json").read_text())["rows"]
+    assert (row["difference"], row["seeds"], row["cases"]) == ("mapo - base", 2, 6)
+    assert row["mean"] == pytest.approx(3) and row["verdict"] == "higher"
+    [base, *_] = json.loads((tmp_path / "pooled" / "methods.json").read_text())["rows"]
+    assert (base["method"], base["seeds"]) == ("base", 2)
+    assert "2 studies" in page.read_text()
+
+
+def test_an_incomplete_study_decides_nothing(module, tmp_path, played):
+    whole = written_scores(module, tmp_path / "one", played)
+    part = written_scores(module, tmp_path / "two", played, ["methods.mapo.seeds=2"])
+    module("pooling").pool([whole, part], tmp_path / "pooled")
+    [row] = json.loads((tmp_path / "pooled" / "primary.json").read_text())["rows"]
+    assert row["verdict"] == "not complete: mapo_1 of study 2" and "p" not in row
+
+
+def test_pooled_studies_must_have_planned_the_same(module, tmp_path, played):
+    file = written_scores(module, tmp_path / "one", played)
+    changed = json.loads(file.read_text()) | {"comparisons": ["mapo - grpo"]}
+    (tmp_path / "other.json").write_text(json.dumps(changed))
+    with pytest.raises(InputError, match="planned comparisons") as error:
+        module("pooling").pool([file, tmp_path / "other.json"], tmp_path / "pooled")
+    assert "other.json" in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": "mapo.real_proof.scores/2"}'])
+def test_damaged_scores_are_a_plain_error(module, tmp_path, content):
+    (tmp_path / "scores.json").write_text(content)
+    with pytest.raises(InputError, match="scores cannot be read"):
+        module("pooling").pool([tmp_path / "scores.json"], tmp_path / "pooled")
 
 
 # ---- archives
