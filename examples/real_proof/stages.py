@@ -409,7 +409,8 @@ def _eval_words(study: Study, model: str, judge: str, seed: int, cast: tuple[str
     levels = ["--start-levels", study.start_levels] if study.start_levels.exists() else []
     roles = ["--user-model", user, "--director-model", director]
     roles += ["--judge-model", f"local:{study.judge(judge)}", "--judging", "readout"]
-    return ["eval", "empa", "--model", f"local:{model}", *roles, *levels, "--seed", study.settings.seed + seed]
+    seed += study.settings.seed
+    return ["eval", "empa", "--model", f"local:{model}", *roles, *levels, "--seed", seed]
 
 
 # ---- quality
