@@ -36,6 +36,7 @@ from small import (
     add_dropout,
     cut_embeddings,
     cut_tokenizer,
+    mixed_precision,
     new_model,
     options_of,
     save,
@@ -118,7 +119,7 @@ def windows(every: Text, sayable: Text, all_until: float, budget: int, seed: int
 def loss_of_held_out(model: LlamaForCausalLM, encoder: Encoder, people: Sequence[Person]) -> float:
     """Return the mean loss of the tokens of replies to held-out people."""
     rng, total, count = random.Random("held out"), 0.0, 0
-    with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16):
+    with torch.no_grad(), mixed_precision(model.device.type):
         for person in people:
             ids, weights = encoder.encode(Talk(person, rng, people, GOODNESS), 8)
             if not len(ids):  # a person without a story
@@ -285,7 +286,7 @@ def main() -> None:
         """Add the teacher's probabilities of the next tokens to a batch."""
         if teacher is None:
             return batch
-        with torch.no_grad(), torch.autocast(args.device, torch.bfloat16):
+        with torch.no_grad(), mixed_precision(args.device):
             logits = teacher(input_ids=batch[0], use_cache=False).logits[:, :-1]
             return (*batch, logits.flatten(0, 1).float().softmax(-1).to(torch.bfloat16))
 

@@ -155,6 +155,12 @@ def add_dropout(model: LlamaForCausalLM, share: float) -> None:
                 part.register_forward_hook(drop)
 
 
+def mixed_precision(device: str) -> torch.autocast:
+    """Return a context that computes in bfloat16, except on CPUs that have no units for it and would be slower."""
+    fast = device != "cpu" or any(there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name)
+    return torch.autocast(device, torch.bfloat16, enabled=fast)
+
+
 Batch = tuple[torch.Tensor, ...]
 Loss = Callable[..., tuple[torch.Tensor, dict[str, torch.Tensor]]]
 
@@ -194,7 +200,7 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = lr * rate
         run = compiled if device != "cpu" or batch[0].shape[1] <= COMPILED_ROW else loss_of
-        with torch.autocast(device, torch.bfloat16):
+        with mixed_precision(device):
             loss, parts = run(*batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
