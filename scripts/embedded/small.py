@@ -157,7 +157,9 @@ def add_dropout(model: LlamaForCausalLM, share: float) -> None:
 
 def mixed_precision(device: str) -> torch.autocast:
     """Return a context that computes in bfloat16, except on CPUs that have no units for it and would be slower."""
-    fast = device != "cpu" or any(there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name)
+    fast = device != "cpu" or any(
+        there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name
+    )
     return torch.autocast(device, torch.bfloat16, enabled=fast)
 
 
