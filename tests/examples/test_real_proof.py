@@ -91,9 +91,10 @@ def finished(process: subprocess.Popen, status: int = 0) -> str:
 
 
 def results_of(work: Path) -> dict:
-    """Return the rows of all result files, without times."""
+    """Return the rows of all tables, without times."""
     times = ("seconds", "rollout_s", "update_s")
-    tables = {file.stem: json.loads(file.read_text())["rows"] for file in (work / "results").glob("*.json")}
+    files = [file for file in (work / "results").glob("*.json") if file.name != "scores.json"]
+    tables = {file.stem: json.loads(file.read_text())["rows"] for file in files}
     return {
         name: [{k: v for k, v in row.items() if k not in times} for row in rows]
         for name, rows in tables.items()
@@ -126,6 +127,11 @@ def test_a_comparison_that_is_killed_and_carried_to_another_place(call):
     assert "resumed at step" in (work / "logs/train_mapo_0.log").read_text()
     results = results_of(work)
     assert results == results_of(there / "work")
+    scores = work / "results/scores.json"
+    assert scores.read_bytes() == (there / "work/results/scores.json").read_bytes()
+    finished(call("pool", "--work", "pooled", "--scores", str(scores)))
+    [pooled] = json.loads((call.root / "pooled/primary.json").read_text())["rows"]
+    assert pooled["mean"] == pytest.approx(results["primary"][0]["mean"], abs=1e-3)
 
     assert [(row["judge"], row["case"]) for row in results["left_out"]] == [
         ("B", UNPLAYABLE),
