@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from measures import MAX_LOST, MethodScores, Scores, complete_tests, differences, rejudged
 from plan import read_plan
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from report import PRIMARY_COLUMNS, AllScores, differences_table, methods_table, primary_row, write_table
 from study import Run, Study
 from tables import Table, table
@@ -28,8 +28,10 @@ Judge = Literal["a", "b"]
 JUDGES: tuple[Judge, ...] = ("b", "a")
 SCHEMA: Literal["mapo.real_proof.scores/1"] = "mapo.real_proof.scores/1"
 FILE = "scores.json"
-SEEDS_OF_A_STUDY = 1000
-"""Pooled seeds are numbered from a multiple of this in each study."""
+LONGEST = 16 << 20
+"""Bytes of a scores file: far more than a study of a thousand cases has."""
+EpmQ = Annotated[float, Field(ge=0, le=10_000)]
+"""It can exceed 100, but not by much."""
 COMMAND = "python examples/real_proof/proof.py pool --work OUT --scores {}"
 
 
@@ -43,7 +45,7 @@ class TestScores(_Record):
     judge: Judge
     method: str
     seed: int
-    dialogues: tuple[tuple[str, str, float, bool], ...]
+    dialogues: tuple[tuple[str, str, EpmQ, bool], ...] = Field(min_length=1)
 
     @property
     def run(self) -> str:
@@ -58,14 +60,22 @@ class StudyScores(_Record):
     """All complete tests of a study, and what its plan named."""
 
     format: Literal["mapo.real_proof.scores/1"] = Field(alias="schema")
+    judge_seeds: tuple[int, int]
     comparisons: tuple[str, ...]
-    level: float
+    level: float = Field(gt=0, lt=1)
     runs: tuple[str, ...]
     """The runs of the primary comparisons."""
-    cases: int
-    digest: str
-    """Of the names of the test cases."""
-    tests: tuple[TestScores, ...]
+    cases: int = Field(gt=0)
+    cases_digest: str
+    tests: tuple[TestScores, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _has_nothing_twice(self) -> Self:
+        tests = [(test.judge, test.run) for test in self.tests]
+        dialogues = [(n, *row[:2]) for n, test in enumerate(self.tests) for row in test.dialogues]
+        if len(set(tests)) < len(tests) or len(set(dialogues)) < len(dialogues):
+            raise ValueError("a test, or a dialogue of a test, is there twice")
+        return self
 
     @property
     def waiting(self) -> list[str]:
@@ -85,11 +95,12 @@ def write_scores(study: Study) -> None:
         return
     record = StudyScores(
         schema=SCHEMA,
+        judge_seeds=study.settings.judges.seeds,
         comparisons=plan["comparisons"],
         level=plan["level"],
         runs=plan["runs"],
         cases=plan["cases"]["count"],
-        digest=plan["cases"]["digest"],
+        cases_digest=plan["cases"]["digest"],
         tests=tests,
     )
     write_atomic(study.results / FILE, record.model_dump_json(by_alias=True) + "\n")
@@ -115,15 +126,12 @@ def _epm_q(result: Result) -> float:
 def pool(files: Sequence[Path], out: Path) -> Path:
     """Write the comparisons over several studies to `out`: the tables, and a page of them."""
     studies = [_read(file) for file in files]
+    _check_plans(files, studies)
+    _check_judges(files, studies)
     first = studies[0]
-    for file, study in zip(files, studies, strict=True):
-        if (study.comparisons, study.level, study.digest) != (first.comparisons, first.level, first.digest):
-            raise InputError(
-                f"this study differs from that of {files[0]} in its planned comparisons or its test cases",
-                where=str(file),
-                fix="Pool studies with the same plan.json, except for seeds",
-            )
     every: AllScores = {judge: _methods(studies, judge) for judge in JUDGES}
+    if not every["b"]:
+        raise InputError("no case was played in all tests of all studies", where=str(files[0]))
     tables = {
         "primary": ("Primary comparison", _primary(studies)),
         "methods": ("Test", methods_table(every)),
@@ -140,31 +148,66 @@ def pool(files: Sequence[Path], out: Path) -> Path:
 
 def _read(file: Path) -> StudyScores:
     try:
+        if file.stat().st_size > LONGEST:
+            raise ValueError(f"the file is larger than {LONGEST >> 20} MB")
         return StudyScores.model_validate_json(file.read_bytes())
-    except (OSError, ValidationError) as error:
-        problem = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else error
+    except (OSError, ValueError) as error:
+        problem = _first_problem(error) if isinstance(error, ValidationError) else error
         raise InputError(
-            f"the scores cannot be read: {problem}", where=str(file), fix="Write them anew with stage report"
+            f"the scores cannot be read: {problem}",
+            where=str(file),
+            fix="Write them again with: proof.py report",
         ) from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+
+
+def _check_plans(files: Sequence[Path], studies: Sequence[StudyScores]) -> None:
+    first = studies[0]
+    for file, study in zip(files, studies, strict=True):
+        planned = (study.comparisons, study.level, study.cases_digest)
+        if planned != (first.comparisons, first.level, first.cases_digest):
+            raise InputError(
+                f"this study differs from that of {files[0]} in its planned comparisons or its test cases",
+                where=str(file),
+                fix="Pool studies with the same plan.json, except for seeds",
+            )
+
+
+def _check_judges(files: Sequence[Path], studies: Sequence[StudyScores]) -> None:
+    """Refuse a study whose judges are those of another one: it would count as further evidence."""
+    seen: dict[tuple[int, int], Path] = {}
+    for file, study in zip(files, studies, strict=True):
+        if study.judge_seeds in seen:
+            raise InputError(
+                f"this study has the judges' seeds of {seen[study.judge_seeds]}",
+                where=str(file),
+                fix="Name each study once, and make further ones with other judges.seeds",
+            )
+        seen[study.judge_seeds] = file
 
 
 def _methods(
     studies: Sequence[StudyScores], judge: Judge, among: Collection[str] | None = None
 ) -> dict[str, MethodScores]:
-    """Return the scores of every method, with the seeds of all studies, on the cases that all tests have.
-    `among` are names of runs (default: all)."""
+    """Return the scores of every method, with the seeds of all studies numbered anew, on the cases that all
+    tests have. `among` are names of runs (default: all)."""
     tests = [
-        (number * SEEDS_OF_A_STUDY + test.seed, test)
+        ((number, test.seed), test)
         for number, study in enumerate(studies)
         for test in study.tests
         if test.judge == judge and (among is None or test.run in among)
     ]
+    seeds = {key: n for n, key in enumerate(sorted({key for key, _ in tests}))}
     common = set.intersection(*({row[0] for row in test.dialogues} for _, test in tests)) if tests else set()
-    seeds: dict[str, dict[int, Scores]] = {}
-    for seed, test in tests:
+    methods: dict[str, dict[int, Scores]] = {}
+    for key, test in tests:
         if common:
-            seeds.setdefault(test.method, {})[seed] = test.of_cases(common)
-    return {name: MethodScores(name, own) for name, own in seeds.items()}
+            methods.setdefault(test.method, {})[seeds[key]] = test.of_cases(common)
+    return {name: MethodScores(name, own) for name, own in methods.items()}
 
 
 def _primary(studies: Sequence[StudyScores]) -> Table:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mapo.errors import InputError, MapoError
 from mapo.store import write_atomic
@@ -97,7 +97,7 @@ class Primary(_Section):
     """The comparisons that decide the study, as "mapo - base". All others are secondary. See plan.py."""
 
     comparisons: tuple[str, ...] = ()
-    level: float = 0.05
+    level: float = Field(default=0.05, gt=0, lt=1)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:

@@ -425,23 +425,28 @@ def written_scores(module, work, played, changes=("methods.mapo.seeds=1",)):
     return study.results / "scores.json"
 
 
-def shifted(file, target, method, by):
-    """Write a scores file in which a method scores more."""
-    record = json.loads(file.read_text())
-    for test in record["tests"]:
-        if test["method"] == method:
-            test["dialogues"] = [
-                [case, key, score + by, passed] for case, key, score, passed in test["dialogues"]
-            ]
-    target.write_text(json.dumps(record))
+def changed(file, target, **values):
+    """Write a scores file with other values."""
+    target.write_text(json.dumps(json.loads(file.read_text()) | values))
     return target
+
+
+def with_scores(tests, method, by):
+    """Return tests in which a method scores more."""
+    return [
+        {**t, "dialogues": [[case, key, score + by, passed] for case, key, score, passed in t["dialogues"]]}
+        if t["method"] == method
+        else t
+        for t in tests
+    ]
 
 
 def test_studies_are_pooled(module, tmp_path, played):
     file = written_scores(module, tmp_path / "one", played)
     assert not any(turn.user in file.read_text() for d in played.values() for turn in d.turns)
-    first = shifted(file, tmp_path / "a.json", "mapo", 2)
-    second = shifted(file, tmp_path / "b.json", "mapo", 4)
+    tests = json.loads(file.read_text())["tests"]
+    first = changed(file, tmp_path / "a.json", tests=with_scores(tests, "mapo", 2))
+    second = changed(file, tmp_path / "b.json", tests=with_scores(tests, "mapo", 4), judge_seeds=[3, 4])
     page = module("pooling").pool([first, second], tmp_path / "pooled")
     [row] = json.loads((tmp_path / "pooled" / "primary.json").read_text())["rows"]
     assert (row["difference"], row["seeds"], row["cases"]) == ("mapo - base", 2, 6)
@@ -453,26 +458,70 @@ def test_studies_are_pooled(module, tmp_path, played):
 
 def test_an_incomplete_study_decides_nothing(module, tmp_path, played):
     whole = written_scores(module, tmp_path / "one", played)
-    part = written_scores(module, tmp_path / "two", played, ["methods.mapo.seeds=2"])
+    part = written_scores(module, tmp_path / "two", played, ["methods.mapo.seeds=2", "judges.seeds=[3, 4]"])
     module("pooling").pool([whole, part], tmp_path / "pooled")
     [row] = json.loads((tmp_path / "pooled" / "primary.json").read_text())["rows"]
     assert row["verdict"] == "not complete: mapo_1 of study 2" and "p" not in row
 
 
+def refused_pool(module, files, told):
+    out = files[0].parent / "pooled"
+    with pytest.raises(InputError, match=told) as error:
+        module("pooling").pool(files, out)
+    assert not out.exists() and error.value.where == str(files[-1])
+
+
 def test_pooled_studies_must_have_planned_the_same(module, tmp_path, played):
     file = written_scores(module, tmp_path / "one", played)
-    changed = json.loads(file.read_text()) | {"comparisons": ["mapo - grpo"]}
-    (tmp_path / "other.json").write_text(json.dumps(changed))
-    with pytest.raises(InputError, match="planned comparisons") as error:
-        module("pooling").pool([file, tmp_path / "other.json"], tmp_path / "pooled")
-    assert "other.json" in str(error.value)
+    for values in ({"comparisons": ["mapo - grpo"]}, {"level": 0.1}, {"cases_digest": "0"}):
+        other = changed(file, tmp_path / "other.json", judge_seeds=[3, 4], **values)
+        refused_pool(module, [file, other], "planned comparisons")
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"schema": "mapo.real_proof.scores/2"}'])
+def test_a_study_is_not_pooled_with_itself(module, tmp_path, played):
+    file = written_scores(module, tmp_path / "one", played)
+    refused_pool(module, [file, changed(file, tmp_path / "copy.json")], "judges' seeds of")
+
+
+def test_studies_without_a_common_case_are_not_pooled(module, tmp_path, played):
+    file = written_scores(module, tmp_path / "one", played)
+    tests = json.loads(file.read_text())["tests"]
+    others = [{**t, "dialogues": [["x" + row[0], *row[1:]] for row in t["dialogues"]]} for t in tests]
+    other = changed(file, tmp_path / "other.json", judge_seeds=[3, 4], tests=others)
+    with pytest.raises(InputError, match="no case was played in all tests"):
+        module("pooling").pool([file, other], tmp_path / "pooled")
+    assert not (tmp_path / "pooled").exists()
+
+
+TEST = {"judge": "b", "method": "base", "seed": 0, "dialogues": [["case", "case", 30.0, False]]}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"schema": "mapo.real_proof.scores/2"},
+        {"level": 5},
+        {"cases": 0},
+        {"tests": []},
+        {"tests": [TEST, TEST]},
+        {"tests": [{**TEST, "dialogues": TEST["dialogues"] * 2}]},
+        {"tests": [{**TEST, "dialogues": []}]},
+        {"tests": [{**TEST, "dialogues": [["case", "case", 1e308, False]]}]},
+        {"tests": [{**TEST, "dialogues": [["case", "case", float("nan"), False]]}]},
+        {"tests": [{**TEST, "judge": "c"}]},
+    ],
+    ids=str,
+)
+def test_scores_that_cannot_be_are_refused(module, tmp_path, played, values):
+    file = written_scores(module, tmp_path / "one", played)
+    refused_pool(module, [changed(file, tmp_path / "scores.json", **values)], "scores cannot be read")
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000, b" " * (17 << 20)], ids=len)
 def test_damaged_scores_are_a_plain_error(module, tmp_path, content):
-    (tmp_path / "scores.json").write_text(content)
-    with pytest.raises(InputError, match="scores cannot be read"):
-        module("pooling").pool([tmp_path / "scores.json"], tmp_path / "pooled")
+    (tmp_path / "scores.json").write_bytes(content)
+    refused_pool(module, [tmp_path / "scores.json"], "scores cannot be read")
+    refused_pool(module, [tmp_path / "nowhere.json"], "scores cannot be read")
 
 
 # ---- archives
