@@ -32,6 +32,7 @@ CPU_ATTENTION = "eager"
 """Compiled, it is faster on CPUs than the fused kernel."""
 COMPILED_ROW = 512
 """Longest row of a compiled step on a CPU: from 768 tokens on, torch 2.13 computes gradients that are not numbers."""
+CPU_INFO = Path("/proc/cpuinfo")
 NOTICE = """\
 Made by scripts/embedded of mapo from the texts there (Apache-2.0). Tokenizer and word embeddings were cut out of
 SmolLM2-135M-Instruct by Hugging Face (Apache-2.0) and changed: fewer tokens and dimensions, then trained further.
@@ -156,11 +157,10 @@ def add_dropout(model: LlamaForCausalLM, share: float) -> None:
 
 
 def mixed_precision(device: str) -> torch.autocast:
-    """Return a context that computes in bfloat16, except on CPUs that have no units for it and would be slower."""
-    fast = device != "cpu" or any(
-        there for name, there in torch.cpu.get_capabilities().items() if "bf16" in name
+    """Return a context that computes in bfloat16 on GPUs and on CPUs with matrix units for it (AMX); on others it is slower."""
+    return torch.autocast(
+        device, torch.bfloat16, enabled=device != "cpu" or "amx_bf16" in CPU_INFO.read_text()
     )
-    return torch.autocast(device, torch.bfloat16, enabled=fast)
 
 
 Batch = tuple[torch.Tensor, ...]
