@@ -7,6 +7,7 @@
 # stages of the policy. A folder that is already in OUT is not made again. Two CPU cores with bfloat16 matrix units (AMX) need
 # about 70 minutes; others need longer.
 set -euo pipefail
+[ $# -ge 2 ] || { echo "usage: bash scripts/embedded/make.sh SMOLLM2 OUT" >&2; exit 2; }
 base=$(realpath "$1") out=$(realpath -m "$2")
 here=$(dirname "$(realpath "$0")")
 cd "$here/../.."

@@ -16,6 +16,7 @@
 #   WRITE_MINUTES  longest time of writing replies in one run (default: 15)
 #   PYTHON         the interpreter (default: .venv/bin/python)
 set -euo pipefail
+[ $# -ge 2 ] || { echo "usage: bash scripts/embedded/make_gpu.sh SMOLLM2 OUT [QWEN]" >&2; exit 2; }
 base=$(realpath "$1") out=$(realpath -m "$2") qwen=${3:+$(realpath "$3")}
 here=$(dirname "$(realpath "$0")")
 cd "$here/../.."
