@@ -50,7 +50,7 @@ def main(seeds: int, domain: str, source: str, judge: str) -> None:
         played += turns
         results = [recompute(d, Path("none"), None, rubric, d.id) for d in dialogues]
         score = composite([r.indices for r in results])
-        steps = [t.state.step for d in dialogues for t in d.turns if t.state is not None]
+        steps = [t.state.step for d in dialogues for t in d.turns if t.state is not None and t.state.step]
         means = [sum(step[axis] for step in steps) / len(steps) for axis in range(len(rubric.keys))]
         cells = " | ".join(f"{m:+.2f}" for m in means)
         passes = sum(r.passed for r in results)

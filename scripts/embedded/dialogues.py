@@ -51,13 +51,19 @@ HARM: dict[str, Levels] = {
     "repeated": (0, 1, 0, 1, 0, 0),
     "copied": (0, 1, 0, 0, 0, 0),
     "stuffed": (0, 2, 0, 1, 0, 0),
+    "misfelt": (0, 1, 0, 2, 0, 0),
     "long": (0, 0, 0, 1, 0, 1),
     "senseless": (0, 2, 0, 1, 0, 0),
 }
 NOTHING: Levels = (0, 0, 0, 0, 0, 0)
-SPOILED = ("broken", "nonsense", "elsewhere", "repeated", "copied", "stuffed", "long")
-OFTEN = (2, 3, 3, 1.5, 1, 1, 1)
+FELT: Levels = (0, 0, 1, 0, 0, 0)
+"""Of a fixed sentence that names the right feeling."""
+SPOILED = ("broken", "nonsense", "elsewhere", "repeated", "copied", "stuffed", "misfelt", "long")
+OFTEN = (2, 3, 3, 1.5, 1, 1, 4, 1)
 """How often each is drawn, relative to the others."""
+FELT_SHARE = 0.06
+"""Share of replies that name the person's feeling in a fixed sentence, if some replies are spoiled. `misfelt` replies name
+another one in the same sentences, so that a judge has to read the line."""
 SAME_OPENING = 0.2
 """How often a reply is chosen that begins as an earlier one did, where there is one, if some replies are spoiled."""
 FROM_POLICY = 0.5
@@ -230,6 +236,9 @@ class Talk:
             text = self._spoiled(kind, line)
             if text:
                 return Exchange(line.text, text, kind, HARM[kind])
+        if self.spoiled and line.feeling and self.rng.random() < FELT_SHARE:
+            text = felt(line, line.feeling, self.rng)
+            return Exchange(line.text, text, "felt", NOTHING if self._is_stale("felt", text) else FELT)
         options = [pair for pair in line.replies if pair[1] not in self.replies]
         wanted = GOOD if self.rng.random() < self.goodness else POOR
         options = [pair for pair in options if pair[0] in wanted] or options or self._borrowed(line, wanted)
@@ -302,6 +311,9 @@ class Talk:
             count = rng.randint(4, 7)
             mine = [pair[1] for pair in line.replies]
             return " ".join(rng.sample(mine + theirs, min(count, len(mine) + len(theirs))))
+        if kind == "misfelt":
+            wrong = [feeling for feeling in FEELING_WORDS if not _are_near(feeling, line.feeling)]
+            return felt(line, rng.choice(wrong), rng) if line.feeling else ""
         if not text:
             return ""
         if kind == "stuffed":
@@ -340,11 +352,61 @@ STUFFED = (
 )  # fmt: skip
 
 
+FEELING_WORDS = {
+    "longing": ("full of longing",),
+    "lonely": ("lonely", "alone"),
+    "empty": ("empty",),
+    "grieving": ("sad", "full of grief"),
+    "hurt": ("hurt",),
+    "torn": ("torn",),
+    "afraid": ("afraid", "scared", "frightened"),
+    "helpless": ("helpless",),
+    "overwhelmed": ("overwhelmed",),
+    "exhausted": ("exhausted", "tired"),
+    "ashamed": ("ashamed", "embarrassed"),
+    "guilty": ("guilty",),
+    "proud": ("proud",),
+    "happy": ("happy", "glad"),
+    "angry": ("angry", "bitter"),
+    "disappointed": ("disappointed",),
+    "envious": ("envious", "jealous"),
+}
+"""The feelings of lines, and words for them."""
+_NEAR = (
+    ("longing", "lonely", "empty", "grieving", "hurt"),
+    ("torn", "overwhelmed", "helpless", "afraid"),
+    ("exhausted", "overwhelmed", "helpless", "empty"),
+    ("ashamed", "guilty", "torn"),
+    ("angry", "disappointed", "envious", "hurt"),
+    ("disappointed", "hurt", "grieving"),
+    ("proud", "happy"),
+)
+"""Feelings that are often there together."""
+FELT_SENTENCES = (
+    "You feel {f} about {n}.", "You feel {f} about {n}, I think.", "You must be {f} about {n}.", "You must feel {f}, with {n}.",
+    "You were {f} because of {n}.", "You're {f} about {n}, maybe.", "It sounds like {n} made you {f}.", "So {f}, with {n}.",
+    "You must have been {f} when it came to {n}.", "I think you are {f} about {n}.", "You felt {f} over {n}.",
+    "Maybe you're {f}.", "You must be so {f}.", "That must have made you {f}.", "You were {f} then, I think.",
+)  # fmt: skip
+
+
+def _are_near(a: str, b: str) -> bool:
+    return a == b or any(a in group and b in group for group in _NEAR)
+
+
+def felt(line: Line, feeling: str, rng: random.Random) -> str:
+    """Return a fixed sentence that names a feeling, mostly with a noun of the line."""
+    nouns = sorted(known_nouns(line.text))
+    shapes = [shape for shape in FELT_SENTENCES if nouns or "{n}" not in shape]
+    noun = f"{rng.choice(('the', 'your', 'that'))} {rng.choice(nouns)}" if nouns else ""
+    return rng.choice(shapes).format(f=rng.choice(FEELING_WORDS.get(feeling, (feeling,))), n=noun)
+
+
 SCRAPS = (
     "Ah, {a}.", "{a}, I see.", "So, the {a}.", "This {a}, again.", "Always the {a}.", "Only {a}, really.", "Well, {a}.",
     "{a} indeed.", "First the {a}.", "Now {a}.", "Some {a}, I think.", "Yes, your {a}.", "Even the {a}.", "{a}, oh.",
 )  # fmt: skip
-FELT = ("You feel {f}.", "So {f}.", "You must be {f}.", "{f}, I think.", "You were {f}.", "How {f}.")
+SCRAP_ENDS = ("You feel {f}.", "So {f}.", "You must be {f}.", "{f}, I think.", "You were {f}.", "How {f}.")
 
 
 def scraps(nouns: Sequence[str], rng: random.Random) -> str:
@@ -353,7 +415,7 @@ def scraps(nouns: Sequence[str], rng: random.Random) -> str:
     shapes = rng.sample(SCRAPS, len(chosen)) if rng.random() < 0.7 else [rng.choice(SCRAPS)] * len(chosen)
     parts = [shape.format(a=noun) for shape, noun in zip(shapes, chosen, strict=True)]
     if rng.random() < 0.6:
-        parts.append(rng.choice(FELT).format(f=rng.choice(FEELINGS)))
+        parts.append(rng.choice(SCRAP_ENDS).format(f=rng.choice(FEELINGS)))
     return " ".join(part[:1].upper() + part[1:] for part in parts)
 
 
@@ -378,7 +440,7 @@ def broken(text: str, rng: random.Random) -> str:
     tokens = text.split()
     if len(tokens) < 5:
         return ""
-    way = rng.randrange(7)
+    way = rng.randrange(8)
     if way == 0:
         rng.shuffle(tokens)
     elif way == 1:
@@ -398,6 +460,10 @@ def broken(text: str, rng: random.Random) -> str:
         at = rng.randrange(2, len(tokens) - 1)
         small = rng.sample(sorted(SMALL), 3)
         tokens[at:at] = small
+    elif way == 6:  # its last words twice
+        end = " ".join(tokens[-rng.randint(1, 3) :])
+        tokens[-1] = tokens[-1].rstrip(".?!,") + ("," if rng.random() < 0.5 else ", and")
+        tokens.append(end)
     else:  # its first clause twice
         clause = re.split(r"[.?!,;:]", text, maxsplit=1)[0]
         if not 1 < len(clause.split()) < 8:

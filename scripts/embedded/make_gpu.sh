@@ -1,71 +1,39 @@
 #!/bin/bash
-# Make the embedded policy and two judges on one GPU, with a teacher, and if you like with a model that writes more replies.
+# Make the embedded policy and two judges on one GPU, each with a teacher.
 #
-#     bash scripts/embedded/make_gpu.sh SMOLLM2 OUT [QWEN]
+#     bash scripts/embedded/make_gpu.sh SMOLLM2 OUT
 #
-# SMOLLM2 is the folder of SmolLM2-135M-Instruct (mapo fetch smollm2), QWEN that of Qwen2.5-Coder-1.5B-Instruct (mapo fetch
-# qwen2.5-coder-1.5b) or its GGUF file. What is already in OUT is not made again, so an interrupted run continues. OUT gets
-# teacher/ (SmolLM2 after learning all replies), policy/, refined/ (the policy, trained further on natural replies), judge/
-# and judge_2/; with QWEN also adapter/ and written/ (the writer and its replies), and refined/ learns those too, and replies
-# of policy/ that make sense.
-#
-# With QWEN, the script stops where lines are still unwritten when the time for writing is over; run it again to continue.
-#
-# Environment variables:
-#   TRAIN_MINUTES  longest time of training the writer (default: 8)
-#   WRITE_MINUTES  longest time of writing replies in one run (default: 15)
-#   PYTHON         the interpreter (default: .venv/bin/python)
+# SMOLLM2 is the folder of SmolLM2-135M-Instruct (mapo fetch smollm2). OUT gets policy/, judge/ and judge_2/, and teacher/,
+# judge_teacher/ and judge_teacher_2/, which are SmolLM2 after learning the replies and their levels. What is already in OUT
+# is not made again, so an interrupted run continues. PYTHON names another interpreter than .venv/bin/python.
 set -euo pipefail
-[ $# -ge 2 ] || { echo "usage: bash scripts/embedded/make_gpu.sh SMOLLM2 OUT [QWEN]" >&2; exit 2; }
-base=$(realpath "$1") out=$(realpath -m "$2") qwen=${3:+$(realpath "$3")}
+[ $# -ge 2 ] || { echo "usage: bash scripts/embedded/make_gpu.sh SMOLLM2 OUT" >&2; exit 2; }
+base=$(realpath "$1") out=$(realpath -m "$2")
 here=$(dirname "$(realpath "$0")")
 cd "$here/../.."
 mkdir -p "$out"
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1
 python=${PYTHON:-.venv/bin/python}
 
-run() { # run NAME COMMAND...: with a log in OUT
-    local name=$1; shift
-    echo "$(date +%T) $name"
-    "$@" > "$out/$name.log" 2>&1 || { tail -n 1 "$out/$name.log"; echo "failed: see $out/$name.log"; exit 1; }
-}
-step() { # step NAME SCRIPT OPTIONS...: write OUT/NAME unless it is there
+step() { # step NAME SCRIPT OPTIONS...: write OUT/NAME, with a log beside it, unless it is there
     local name=$1 script=$2; shift 2
-    [ -e "$out/$name" ] || run "$name" "$python" "$here/$script" "$@" --out "$out/$name"
+    [ -e "$out/$name" ] && return
+    echo "$(date +%T) $name"
+    "$python" "$here/$script" "$@" --out "$out/$name" > "$out/$name.log" 2>&1 ||
+        { tail -n 1 "$out/$name.log"; echo "failed: see $out/$name.log"; exit 1; }
 }
 
-if [ -f "$qwen" ]; then # a GGUF file
-    [ -e "$out/qwen" ] || run qwen "$python" -m mapo fetch qwen2.5-coder-1.5b --gguf "$qwen" --out "$out/qwen"
-    qwen=$out/qwen
-fi
-writer=(--model "$qwen" --adapter "$out/adapter")
-texts=(--exchanged 0.8 --dropout 0.2 --dialogues 200000)
-written=() rated=()
-if [ -n "$qwen" ]; then
-    written=(--written "$out/written" --least 0.95)
-    rated=(--written "$out/written" --read "$out/read.jsonl.gz")
-    step examples writer.py prepare --model "$qwen"
-    step adapter writer.py train --model "$qwen" --examples "$out/examples" --minutes "${TRAIN_MINUTES:-8}"
-    # Not a step: it continues a folder, does nothing where all is written, and fails while lines are unwritten.
-    run written "$python" "$here/writer.py" write "${writer[@]}" --out "$out/written" --each 24 --minutes "${WRITE_MINUTES:-15}"
-fi
-step teacher make_policy.py --base "$base" --whole "${texts[@]}" "${written[@]}" \
-    --natural 0.4 --tokens 50e6 --batch 16384 --lr 4e-4 --all-until 0.15
-policy=("${texts[@]}" --teacher "$out/teacher" --batch 49152)
-step policy make_policy.py --base "$base" "${policy[@]}" "${written[@]}" \
-    --natural 0.4 --tokens 300e6 --lr 3e-3 --all-until 0.15
-if [ -n "$qwen" ]; then
-    step sampled.jsonl.gz sample_replies.py --model "$out/policy" --written "$out/written" --dialogues 8000
-    step read.jsonl.gz writer.py read "${writer[@]}" --sampled "$out/sampled.jsonl.gz"
-    policy+=("${rated[@]}" --least 0.95)
-fi
-step refined make_policy.py --start "$out/policy" "${policy[@]}" \
-    --tokens 120e6 --lr 1e-3 --all-until 0 --natural 0.8 --seed 1
-judge=(--tokens 60e6 --batch 24576 --dialogues 60000)
-step judge make_judge.py --policy "$out/refined" --start --part even --seed 1 "${rated[@]}" "${judge[@]}" & first=$!
-step judge_2 make_judge.py --policy "$out/refined" --base "$base" --part odd --seed 2 "${rated[@]}" "${judge[@]}" & second=$!
-failed=0
-wait "$first" || failed=1
-wait "$second" || failed=1
-[ "$failed" = 0 ] || exit 1
-echo "$(date +%T) ready: $out/refined $out/judge $out/judge_2"
+step teacher make_policy.py --base "$base" --whole --natural 0.6 --all-until 0.1 --exchanged 0.8 --dropout 0.2 \
+    --dialogues 150000 --tokens 24e6 --batch 16384 --lr 3e-4
+step policy make_policy.py --base "$base" --teacher "$out/teacher" --width 384 --natural 0.75 --all-until 0.05 \
+    --exchanged 0.8 --dropout 0.1 --dialogues 200000 --tokens 140e6 --batch 32768 --lr 2.5e-3
+judges() { # judges NAME PART SEED: a teacher and its judge
+    local name=$1 teacher=judge_teacher${1#judge} people=(--policy "$out/policy" --part "$2" --seed "$3")
+    step "$teacher" make_judge.py "${people[@]}" --base "$base" --whole \
+        --dialogues 70000 --tokens 16e6 --batch 16384 --lr 3e-4 --dropout 0.1
+    step "$name" make_judge.py "${people[@]}" --start --teacher "$out/$teacher" \
+        --dialogues 160000 --tokens 70e6 --batch 24576 --dropout 0.15
+}
+judges judge even 1
+judges judge_2 odd 2
+echo "$(date +%T) ready: $out/policy $out/judge $out/judge_2"

@@ -5,6 +5,12 @@
 It reads dialogues put together from replies of known kinds (`dialogues.py`), among them spoiled ones, and learns their
 levels in the brief layout of `mapo.sandbox.readout`. The calibration is fitted, and agreement measured, on different
 halves of held-out written people.
+
+A teacher reads better than a model this small: SmolLM2-135M-Instruct, which has read much more, learns the levels first,
+and the judge then learns its probabilities of them:
+
+    make_judge.py --policy made/policy --base models/smollm2-135m-instruct --whole --lr 2e-4 --out made/judge_teacher
+    make_judge.py --policy made/policy --start --teacher made/judge_teacher --out made/judge
 """
 
 from __future__ import annotations
@@ -21,10 +27,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from corpus import NONSENSE, TURNS, PolicyReplies, draw_dialogue, in_parallel, policy_replies, split
+from corpus import TURNS, PolicyReplies, draw_dialogue, in_parallel, policy_replies, split
 from dialogues import SPOILED, Exchange
 from kinds import train_namer
-from reply_files import Written, load_written
 from small import (
     ASSISTANT,
     CONTEXT,
@@ -33,10 +38,13 @@ from small import (
     add_dropout,
     cut_embeddings,
     fast,
+    load_teacher,
+    mixed_precision,
     new_model,
     options_of,
     save,
     train,
+    whole_model,
 )
 from texts import KINDS, Person
 from tokenizers import Tokenizer
@@ -54,14 +62,14 @@ from mapo.types import Reply, Turn
 
 ALL_KINDS = (*KINDS, *SPOILED, "senseless")
 TEXT_WEIGHT, KIND_WEIGHT = 0.2, 0.3
+TEACHER_WEIGHT = 0.8
+"""Weight of the teacher's probabilities in the loss of the levels; the rest is that of the levels as meant."""
 UNKNOWN = -100
 SHORT_ROW, LONG_ROW, SHORT_ROWS_UNTIL = 512, 1024, 0.88
 """Tokens of a training row. The last part of the training has long rows, with long dialogues in them."""
 SHORT_TURNS, LONG_TURNS = (2, 4, 6), (10, 14)
 TOKENS_PER_TURN = 55
 """Fewest tokens of a turn, on average over a batch."""
-SENSIBLE, SENSELESS = 0.9, 0.15
-"""Probabilities of sense from which on, and up to which, a rated reply is taken for sensible and for nonsense."""
 RUBRIC = Rubric.load("empathy")
 
 
@@ -152,19 +160,6 @@ def rows_of(short: Sequence[Row], long: Sequence[Row], budget: int, seed: int) -
     return batch_of
 
 
-def rated(written: Written) -> PolicyReplies:
-    """Return the replies whose sense is clear, by line: sensible ones with their kinds, and nonsense."""
-    chosen = {
-        line: [
-            (r.kind if r.sense >= SENSIBLE else NONSENSE, r.text)
-            for r in some
-            if not SENSELESS < r.sense < SENSIBLE
-        ]
-        for line, some in written.items()
-    }
-    return {line: pairs for line, pairs in chosen.items() if pairs}
-
-
 def held_out_rows(people: Sequence[Person], encoder: Encoder, replies: PolicyReplies) -> list[Row]:
     rng = random.Random("held out")
     return [draw_row(rng, people, encoder, replies, TURNS) for _ in range(300)]
@@ -232,10 +227,14 @@ def arguments() -> argparse.Namespace:
         "--judge", type=Path, help="go on with a judge, as after adding verdicts on what deceives it"
     )
     parser.add_argument(
-        "--written", type=Path, nargs="+", default=[], help="folders of writer.py: replies to learn from too"
+        "--whole",
+        action="store_true",
+        help="train all layers of SmolLM2-135M-Instruct, as a teacher (--base)",
     )
     parser.add_argument(
-        "--read", type=Path, nargs="+", default=[], help="files of writer.py read: replies of policies, rated"
+        "--teacher",
+        type=Path,
+        help="folder of a judge with the same tokenizer, whose probabilities are learned",
     )
     parser.add_argument("--part", choices=("all", "even", "odd"), default="even", help="people to learn from")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
@@ -254,7 +253,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    for folder in filter(None, (args.policy, args.base, args.judge)):
+    if args.whole and not args.base:
+        parser.error("--whole needs --base.")
+    for folder in filter(None, (args.policy, args.base, args.judge, args.teacher)):
         if not (folder / "tokenizer.json").is_file():
             parser.error(f"{folder} is not the folder of a model")
     return args
@@ -262,6 +263,8 @@ def arguments() -> argparse.Namespace:
 
 def starting_model(args: argparse.Namespace, tokenizer: Tokenizer) -> LlamaForCausalLM:
     """Return a model of the judge's shape that starts as `args` say."""
+    if args.whole:
+        return whole_model(args.base, tokenizer)
     start = args.judge or (args.policy if args.start else None)
     weights = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32) if start else None
     width = weights.config.hidden_size if weights is not None else args.width
@@ -281,8 +284,6 @@ def main() -> None:
     encoder.check()
     people, held = split(args.part)
     replies = policy_replies(train_namer(people))
-    for line, pairs in rated(load_written(args.written, args.read)).items():
-        replies.setdefault(line, []).extend(pairs)
 
     def pool(turns: Sequence[int], count: int, longest: int) -> list[Row]:
         make = lambda rng: draw_row(rng, people, encoder, replies, turns)  # noqa: E731
@@ -304,20 +305,41 @@ def main() -> None:
         flush=True,
     )
     options = torch.tensor(encoder.form.options[0], device=args.device)
+    teacher = load_teacher(args.teacher, tokenizer, args.device) if args.teacher else None
+
+    def with_teacher(batch: Batch) -> Batch:
+        """Add the teacher's probabilities of the levels to a batch."""
+        if teacher is None:
+            return batch
+        ids, at = batch[:2]
+        with torch.no_grad(), mixed_precision(args.device):
+            hidden = teacher.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
+            scores = hidden[at] @ teacher.lm_head.weight[options].T
+            return (*batch, scores.flatten(0, 1).float().softmax(-1))
 
     def loss_of(
-        ids: torch.Tensor, at: torch.Tensor, levels: torch.Tensor, kinds: torch.Tensor, text: torch.Tensor
+        ids: torch.Tensor,
+        at: torch.Tensor,
+        levels: torch.Tensor,
+        kinds: torch.Tensor,
+        text: torch.Tensor,
+        teacher_probabilities: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
         head = model.lm_head.weight
         read = hidden[at]
-        answers = cross_entropy(
-            (read @ head[options].T).flatten(0, 1).float(), levels.flatten(), ignore_index=UNKNOWN
-        )
+        scores, meant = (read @ head[options].T).flatten(0, 1).float(), levels.flatten()
+        answers = cross_entropy(scores, meant, ignore_index=UNKNOWN)
         kind = cross_entropy(kind_head(read[:, 0]).float(), kinds, ignore_index=UNKNOWN)
         next_token = cross_entropy((hidden[text] @ head.T).float(), ids.flatten()[text + 1], ignore_index=0)
-        loss = answers + KIND_WEIGHT * kind + TEXT_WEIGHT * next_token
-        return loss, {"answers": answers.detach(), "kind": kind.detach(), "text": next_token.detach()}
+        shown = {"answers": answers.detach(), "kind": kind.detach(), "text": next_token.detach()}
+        if teacher_probabilities is not None:
+            known = meant != UNKNOWN
+            each = cross_entropy(scores, teacher_probabilities, reduction="none")
+            from_teacher = (each * known).sum() / known.sum()
+            shown["teacher"] = from_teacher.detach()
+            answers = (1 - TEACHER_WEIGHT) * answers + TEACHER_WEIGHT * from_teacher
+        return answers + KIND_WEIGHT * kind + TEXT_WEIGHT * next_token, shown
 
     fitted, tests = held[::2], held[1::2]
     watched = held_out_rows(tests, encoder, {})[:100]
@@ -336,6 +358,7 @@ def main() -> None:
         minutes=args.minutes,
         lr=args.lr,
         check=held_out_loss,
+        extend_batch=with_teacher,
     )
     measured, calibration = measure(model, encoder, options, args.device, fitted, tests, replies)
     print(json.dumps(measured, indent=1), flush=True)

@@ -25,7 +25,6 @@ from corpus import in_parallel, sayable_replies, tokenizer_texts, with_replies
 from dialogues import COMMON, SMALL, Talk
 from documents import is_clean_reply
 from nouns import exchanged
-from reply_files import load_written, with_written
 from small import (
     ASSISTANT,
     CPU_ATTENTION,
@@ -36,6 +35,7 @@ from small import (
     add_dropout,
     cut_embeddings,
     cut_tokenizer,
+    load_teacher,
     mixed_precision,
     new_model,
     options_of,
@@ -49,7 +49,6 @@ from texts import (
     held_out_people,
     known_people,
     natural_people,
-    train_scenarios,
 )
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
@@ -150,17 +149,6 @@ def arguments() -> argparse.Namespace:
         help="folder of a policy with the same tokenizer, whose probabilities are learned",
     )
     parser.add_argument(
-        "--written", type=Path, nargs="+", default=[], help="folders of writer.py: replies to learn from too"
-    )
-    parser.add_argument(
-        "--read",
-        type=Path,
-        nargs="+",
-        default=[],
-        help="files of writer.py read: a policy's own replies, rated",
-    )
-    parser.add_argument("--least", type=float, default=0.85, help="probability of sense of rated replies")
-    parser.add_argument(
         "--natural", type=float, default=0.0, help="share of dialogues with natural replies alone"
     )
     parser.add_argument(
@@ -226,20 +214,6 @@ def starting_model(args: argparse.Namespace, people: Sequence[Person]) -> tuple[
     return model, tokenizer
 
 
-def check_teacher(folder: Path, tokenizer: Tokenizer) -> None:
-    """End the program if a teacher has another tokenizer than the policy."""
-    if Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab() != tokenizer.get_vocab():
-        raise SystemExit(
-            f"{folder} has another tokenizer than the policy. Make the teacher first, and the policy with --base and "
-            "--teacher."
-        )
-
-
-def load_teacher(folder: Path, device: str) -> LlamaForCausalLM:
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    return LlamaForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
-
-
 def main() -> None:
     args = arguments()
     torch.manual_seed(args.seed)
@@ -249,14 +223,9 @@ def main() -> None:
         "held_out_loss": sayable_replies(held_out_people()),
         "held_out_natural_loss": sayable_replies(held_out_natural_people()),
     }
-    if args.written or args.read:
-        written = load_written(args.written, args.read)
-        everyone = [*known_people(), *train_scenarios()]
-        people = sayable_replies(with_written(everyone, written, args.least))
     natural = sayable_replies(natural_people())
     model, tokenizer = starting_model(args, everybody)
-    if args.teacher:
-        check_teacher(args.teacher, tokenizer)
+    teacher = load_teacher(args.teacher, tokenizer, args.device) if args.teacher else None
     encoder = Encoder(tokenizer)
 
     def text_of(people: Sequence[Person], count: int) -> Text:
@@ -272,7 +241,6 @@ def main() -> None:
     every = text_of(everybody, args.dialogues // 4) if args.all_until else None
     sayable = text_of(people, args.dialogues)
     every = every or sayable
-    teacher = load_teacher(args.teacher, args.device) if args.teacher else None
     add_dropout(model, args.dropout)
     model.set_attn_implementation(CPU_ATTENTION if args.device == "cpu" else "sdpa")
     model.to(args.device)

@@ -139,6 +139,16 @@ def whole_model(source: Path, tokenizer: Tokenizer) -> LlamaForCausalLM:
     return model
 
 
+def load_teacher(folder: Path, tokenizer: Tokenizer, device: str) -> LlamaForCausalLM:
+    """Return the model of a teacher. If it has another tokenizer than its student, the program ends."""
+    if Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab() != tokenizer.get_vocab():
+        raise SystemExit(
+            f"{folder} has another tokenizer. Make a teacher first and its student with --teacher."
+        )
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    return LlamaForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+
+
 def add_dropout(model: LlamaForCausalLM, share: float) -> None:
     """Skip each attention and each MLP for a share of the tokens while the model is trained. Llamas have no such setting,
     and small models that read the same text several times need it. Whole tokens, because random numbers for each value
