@@ -34,8 +34,8 @@ TOLERANCE = 0.5
 
 
 class Played(NamedTuple):
-    """A scripted policy to play under a judge. The honest helper is the best one for it: `honest` fills
-    sentence templates for plain code, `listener` says replies written by hand for a judge that reads."""
+    """A scripted policy to play under a judge. `honest` fills sentence templates, which plain code rates high;
+    `listener` says replies written by hand."""
 
     name: str
     label: str
@@ -49,7 +49,7 @@ PLAYED = {
         Played("honest", "honest helper"),
         Played("silent", "silent policy", SHIPPED_JUDGE, chart=False),
         Played("honest", "sentence templates", SHIPPED_JUDGE, chart=False),
-        Played("listener", "honest helper", SHIPPED_JUDGE),
+        Played("listener", "written replies", SHIPPED_JUDGE),
     ),
     "tutoring": (Played("silent", "silent policy", chart=False), Played("honest", "honest tutor")),
 }

@@ -43,7 +43,7 @@ def test_the_reference_lines_are_those_of_the_judge_of_the_result_file(script):
     axes = new_figure(4, 3).subplots()
     drawn.panels[0].draw(axes)
     lines = reference_lines(World("empathy", "pocket-judge"))
-    assert [line.label for line in lines] == ["nothing happens", "honest helper"]
+    assert [line.label for line in lines] == ["nothing happens", "written replies"]
     assert {f"{line.label} {line.epm_q:.0f}" for line in lines} <= {text.get_text() for text in axes.texts}
 
 

@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.verl, pytest.mark.filterwarnings("default")]
 SETTINGS = [
     "pocket",
     "roles.judge.model=",
+    "optim.kl=0",
+    "run.reference=false",
     "verl.rollout=mapo_cpu",
     "verl.nodes=2",
     "verl.gpus=1",

@@ -34,6 +34,8 @@ pytestmark = pytest.mark.verl
 SMALL = [
     "pocket",
     "roles.judge.model=",
+    "optim.kl=0",
+    "run.reference=false",
     "verl.rollout=mapo_cpu",
     "verl.gpus=2",
     "verl.workers=2",
