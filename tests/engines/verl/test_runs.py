@@ -126,7 +126,7 @@ def test_it_learns_and_goes_on_after_kills(tmp_path):
 
     lines = read_steps(metrics)
     assert [line["step"] for line in lines] == list(range(1, 17))
-    assert lines[-1]["validation"]["n"] == 2 * 12
+    assert lines[-1]["validation"]["n"] == 12
     assert (out / "dialogues" / "cut_off").is_dir()  # steps after the checkpoint were played again
     check_curve(RunDir(out))
     check_advantages(RunDir(out), lines)
