@@ -255,6 +255,20 @@ def test_a_policys_replies_count_as_the_kinds_they_were_named():
     assert found["Stop it now."] == ("order", dialogues.HARM["order"])
 
 
+def test_a_fixed_sentence_names_the_feeling_or_one_that_is_not_near():
+    talks = [
+        dialogues.Talk(p, random.Random(n), WRITTEN, 0.5, 0.4).play(12) for n, p in enumerate(WRITTEN[:150])
+    ]
+    feelings = {line.text: line.feeling for person in WRITTEN for line in person.lines}
+    found = {kind: [x for talk in talks for x in talk if x.kind == kind] for kind in ("felt", "misfelt")}
+    assert all(len(exchanges) > 10 for exchanges in found.values())
+    for kind, exchanges in found.items():
+        for x in exchanges:
+            right = dialogues.FEELING_WORDS[feelings[x.line]]
+            assert any(word in x.reply for word in right) == (kind == "felt"), x
+    assert {x.levels for x in found["felt"]} <= {dialogues.FELT, dialogues.NOTHING}
+
+
 def test_dialogues_are_reproducible():
     one, two = (dialogues.Talk(WRITTEN[3], random.Random(5), WRITTEN, 0.4, 0.2).play(20) for _ in range(2))
     assert one == two
@@ -263,7 +277,7 @@ def test_dialogues_are_reproducible():
 def test_verdicts_are_on_replies_to_people_that_models_may_learn_from():
     rows = corpus.verdicts()
     assert {row["sense"] for row in rows} - set(texts.KINDS) == {0, 1}
-    assert {row["by"] for row in rows} == {"policy", "writer"}
+    assert {row["by"] for row in rows} == {"policy", "trained policy", "writer"}
     held_out = {line.text for person in texts.held_out_people() for line in person.of_mood("story")}
     assert not held_out & {line for row in rows for line in row["lines"]}
 
