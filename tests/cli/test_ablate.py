@@ -380,7 +380,13 @@ def test_training_under_three_judges(tmp_path):
             *("roles.agents=llm", f"roles.everyone.base_url={server.base_url}", "roles.user.model=user"),
             *("roles.director.model=director", "eval.judge.model=referee", "eval.every=0", "run.trackers=[]"),
             *("rollout.scenarios=1", "rollout.siblings=2", "rollout.max_turns=2", "rollout.max_tokens=8"),
-            *("optim.steps=1", "eval.test_repeats=1", "eval.max_turns=1", "run.reference=false"),
+            *(
+                "optim.steps=1",
+                "eval.test_repeats=1",
+                "eval.max_turns=1",
+                "run.reference=false",
+                "optim.kl=0",
+            ),
         )
         judges = ("--vary", "roles.judge.model=lenient,fair,strict")
         code, told = call("pocket", *settings, "--out", out, *judges, "--seeds", 1, "--jobs", 2)
