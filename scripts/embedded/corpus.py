@@ -16,10 +16,22 @@ from typing import TypeVar
 from dialogues import Exchange, Talk, is_sentence
 from documents import is_clean_reply, is_short, words
 from nouns import exchanged, nouns
-from texts import HERE, KINDS, Person, held_out_people, known_people, people_with, train_scenarios
+from texts import (
+    HERE,
+    KINDS,
+    Person,
+    held_out_people,
+    is_held_out,
+    known_people,
+    people_with,
+    train_scenarios,
+)
 
+ANSWERED = 0.4
+"""Share of dialogues of the people to whom policies have replied most, in their own words: what a trained policy says
+deceives a judge that has seldom seen the like."""
 EXCHANGED = 0.3
-"""Share of dialogues in which nouns are exchanged."""
+"""Share of the other dialogues in which nouns are exchanged."""
 TURNS = (3, 6, 8, 10, 14)
 """Turns of a dialogue that a judge learns from."""
 NONSENSE = "nonsense"
@@ -91,7 +103,8 @@ def stays_with(line: str, reply: str) -> bool:
     return known and all(group.isdisjoint(mine) or not group.isdisjoint(said) for group in OTHERS)
 
 
-def _is_sayable(line: str, kind: str, reply: str) -> bool:
+def is_sayable(line: str, kind: str, reply: str) -> bool:
+    """Return whether a policy learns a reply: a short, clean sentence that stays with the line."""
     whole = kind in ORDERS or is_sentence(reply)
     return whole and is_short(reply) and is_clean_reply(reply, line) and stays_with(line, reply)
 
@@ -105,7 +118,7 @@ def sayable_replies(people: Sequence[Person]) -> list[Person]:
     kept = [
         Person(
             person.id,
-            [replace(x, replies=[p for p in x.replies if _is_sayable(x.text, *p)]) for x in person.lines],
+            [replace(x, replies=[p for p in x.replies if is_sayable(x.text, *p)]) for x in person.lines],
             person.things,
         )
         for person in people
@@ -127,11 +140,13 @@ def verdicts() -> list[dict[str, object]]:
 
 
 def split(part: str) -> tuple[list[Person], list[Person]]:
-    """Return the people to learn from, those of the train scenarios among them, and the held-out ones. `part` is "all", or
+    """Return the people to learn from and the held-out ones, with those of the train scenarios in both. `part` is "all", or
     "even" or "odd" for two parts that share nobody to learn from."""
+    scenarios = train_scenarios()
+    held_scenarios = [person for person in scenarios if is_held_out(person)]
     known, held = (
-        with_replies((*known_people(), *train_scenarios()), is_clean_reply),
-        with_replies(held_out_people(), is_clean_reply),
+        with_replies((*known_people(), *(p for p in scenarios if not is_held_out(p))), is_clean_reply),
+        with_replies((*held_out_people(), *held_scenarios), is_clean_reply),
     )
     return known if part == "all" else known[{"even": 0, "odd": 1}[part] :: 2], held
 
@@ -150,6 +165,19 @@ def policy_replies(name_kind: Callable[[str, str], str]) -> PolicyReplies:
     return dict(replies)
 
 
+class Corpus:
+    """People and what policies replied to their lines. `answered` are the people with more than one such reply to a line,
+    on average."""
+
+    def __init__(self, people: Sequence[Person], replies: PolicyReplies) -> None:
+        self.people, self.replies = people, replies
+        self.answered = [
+            person
+            for person in people
+            if sum(len(replies.get(line.text, ())) for line in person.lines) > len(person.lines)
+        ]
+
+
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """A dialogue of a person with a policy; the policy is named by how it replies."""
@@ -160,17 +188,18 @@ class Drawn:
     exchanges: list[Exchange]
 
 
-def draw_dialogue(
-    rng: random.Random, people: Sequence[Person], replies: PolicyReplies, turns: int = 0
-) -> Drawn:
+def draw_dialogue(rng: random.Random, corpus: Corpus, turns: int = 0) -> Drawn:
     """Draw a person, how good the replies are and how many are spoiled, and the number of turns, if none is given."""
     goodness = rng.choice((0.15, 0.33, 0.5, 0.7, 0.85, 0.95))
     repetitive = rng.random() < 0.1
     spoiled = 0.6 if repetitive else rng.choice((0.0, 0.2, 0.4))
-    person = rng.choice(people)
-    if rng.random() < EXCHANGED:
-        person = exchanged(person, rng, rng.uniform(0.2, 0.6))
-    talk = Talk(person, rng, people, goodness, spoiled, replies, repetitive)
+    if corpus.answered and rng.random() < ANSWERED:
+        person = rng.choice(corpus.answered)
+    else:
+        person = rng.choice(corpus.people)
+        if rng.random() < EXCHANGED:
+            person = exchanged(person, rng, rng.uniform(0.2, 0.6))
+    talk = Talk(person, rng, corpus.people, goodness, spoiled, corpus.replies, repetitive)
     policy = f"good {goodness:.0%}, {'repetitive' if repetitive else f'spoiled {spoiled:.0%}'}"
     return Drawn(person.id, policy, talk.threshold, talk.play(turns or rng.choice(TURNS)))
 

@@ -66,7 +66,7 @@ FELT_SHARE = 0.06
 another one in the same sentences, so that a judge has to read the line."""
 SAME_OPENING = 0.2
 """How often a reply is chosen that begins as an earlier one did, where there is one, if some replies are spoiled."""
-FROM_POLICY = 0.5
+FROM_POLICY = 0.7
 """Share of a policy's replies to lines that have some."""
 SMALL = frozenset(
     words(

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from corpus import TURNS, PolicyReplies, draw_dialogue, in_parallel, policy_replies, split
+from corpus import TURNS, Corpus, PolicyReplies, draw_dialogue, in_parallel, policy_replies, split
 from dialogues import SPOILED, Exchange
 from kinds import train_namer
 from small import (
@@ -46,7 +46,7 @@ from small import (
     train,
     whole_model,
 )
-from texts import KINDS, Person
+from texts import GOOD, KINDS, Person
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
@@ -71,6 +71,8 @@ SHORT_TURNS, LONG_TURNS = (2, 4, 6), (10, 14)
 TOKENS_PER_TURN = 55
 """Fewest tokens of a turn, on average over a batch."""
 RUBRIC = Rubric.load("empathy")
+STEPS = [steps for axis in RUBRIC.axes for steps in (axis.progress, axis.regression)]
+"""The step of each level, by place."""
 
 
 @dataclass(slots=True)
@@ -116,14 +118,8 @@ class Encoder:
         assert row.ids.tolist() == expected, "rows differ from prompts"
 
 
-def draw_row(
-    rng: random.Random,
-    people: Sequence[Person],
-    encoder: Encoder,
-    replies: PolicyReplies,
-    turns: Sequence[int],
-) -> Row:
-    drawn = draw_dialogue(rng, people, replies, rng.choice(turns))
+def draw_row(rng: random.Random, corpus: Corpus, encoder: Encoder, turns: Sequence[int]) -> Row:
+    drawn = draw_dialogue(rng, corpus, rng.choice(turns))
     return encoder.row(drawn.threshold, drawn.exchanges)
 
 
@@ -161,8 +157,8 @@ def rows_of(short: Sequence[Row], long: Sequence[Row], budget: int, seed: int) -
 
 
 def held_out_rows(people: Sequence[Person], encoder: Encoder, replies: PolicyReplies) -> list[Row]:
-    rng = random.Random("held out")
-    return [draw_row(rng, people, encoder, replies, TURNS) for _ in range(300)]
+    rng, corpus = random.Random("held out"), Corpus(people, replies)
+    return [draw_row(rng, corpus, encoder, TURNS) for _ in range(300)]
 
 
 def predict(model: Any, rows: list[Row], options: torch.Tensor, device: str) -> np.ndarray:
@@ -189,9 +185,7 @@ def agreement(
         n: round(quadratic_kappa(levels[:, k].tolist(), read[:, k].tolist()) or 0.0, 3)
         for k, n in enumerate(names)
     }
-    table = np.array(
-        [[*a.progress] if side == 0 else [*a.regression] for a in RUBRIC.axes for side in (0, 1)]
-    )
+    table = np.array(STEPS)
     step = lambda x: sum(table[k][x[:, k]] for k in range(6))  # noqa: E731
     meant, seen = step(levels), step(read)
     by_kind: dict[str, list[float]] = defaultdict(list)
@@ -203,12 +197,23 @@ def agreement(
                 round(float(seen[mine].mean()), 2),
             ]
     r = float(np.corrcoef(meant, seen)[0, 1])
+    good, senseless = (
+        np.isin(kinds, [ALL_KINDS.index(k) for k in GOOD]),
+        kinds == ALL_KINDS.index("senseless"),
+    )
     return {
         "turns": len(levels),
         "kappa": kappas,
         "step_correlation": round(r, 3),
+        "good above senseless": round(share_above(seen[good], seen[senseless]), 3),
         "kinds: turns, meant, read": dict(by_kind),
     }
+
+
+def share_above(these: np.ndarray, those: np.ndarray) -> float:
+    """Return how often a random one of these is above a random one of those; equal ones count half."""
+    difference = these[:, None] - those
+    return float(((difference > 0) + (difference == 0) / 2).mean()) if difference.size else 0.5
 
 
 def arguments() -> argparse.Namespace:
@@ -284,9 +289,10 @@ def main() -> None:
     encoder.check()
     people, held = split(args.part)
     replies = policy_replies(train_namer(people))
+    corpus = Corpus(people, replies)
 
     def pool(turns: Sequence[int], count: int, longest: int) -> list[Row]:
-        make = lambda rng: draw_row(rng, people, encoder, replies, turns)  # noqa: E731
+        make = lambda rng: draw_row(rng, corpus, encoder, turns)  # noqa: E731
         rows = in_parallel(make, count, f"judge/{args.seed}/{longest}")
         return [row for row in rows if len(row.ids) <= longest]
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from corpus import Drawn, draw_dialogue, in_parallel, policy_replies, split
+from corpus import Corpus, Drawn, draw_dialogue, in_parallel, policy_replies, split
 from dialogues import Exchange
 from documents import new_rows
 from kinds import train_namer
@@ -77,9 +77,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             parser.error(f"{path}: the name does not end in .jsonl.gz")
     people, held_out = split(args.part)
     replies = policy_replies(train_namer(people))
+    corpus = Corpus(people, replies)
     prefix = f"{args.part}-{args.seed}"
     drawn = in_parallel(
-        lambda rng: draw_dialogue(rng, people, replies),
+        lambda rng: draw_dialogue(rng, corpus),
         args.dialogues,
         f"recordings/{prefix}",
         shard=100,
@@ -87,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     write(args.out, prefix, drawn)
     if args.held_out:
         rng = random.Random(f"held out/{args.seed}")
-        tests = [draw_dialogue(rng, held_out, replies) for _ in range(args.held_out_dialogues)]
+        others = Corpus(held_out, replies)
+        tests = [draw_dialogue(rng, others) for _ in range(args.held_out_dialogues)]
         write(args.held_out, f"held-out-{args.seed}", tests)
 
 

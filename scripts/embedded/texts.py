@@ -108,12 +108,12 @@ def train_scenarios() -> list[Person]:
 def natural_people() -> list[Person]:
     """Return the people that models may learn from, with their natural replies and the lines that have some."""
     written, scenarios = people_with("natural")
-    return _answered([*(person for person in written if not _is_held_out(person)), *scenarios])
+    return _answered([*(person for person in written if not is_held_out(person)), *scenarios])
 
 
 def held_out_natural_people() -> list[Person]:
     """Return the held-out people with natural replies, and their lines that have some."""
-    return _answered([person for person in people_with("natural")[0] if _is_held_out(person)])
+    return _answered([person for person in people_with("natural")[0] if is_held_out(person)])
 
 
 def _answered(people: list[Person]) -> list[Person]:
@@ -123,16 +123,17 @@ def _answered(people: list[Person]) -> list[Person]:
 
 def known_people() -> list[Person]:
     """Return the written people that models may learn from."""
-    return [person for person in _with_replies() if not _is_held_out(person)]
+    return [person for person in _with_replies() if not is_held_out(person)]
 
 
 def held_out_people() -> list[Person]:
     """Return the written people that no model learns from."""
-    return [person for person in _with_replies() if _is_held_out(person)]
+    return [person for person in _with_replies() if is_held_out(person)]
 
 
-def _is_held_out(person: Person) -> bool:
-    """Return whether nothing may learn from a person; further people do not change that."""
+def is_held_out(person: Person) -> bool:
+    """Return whether nothing may learn from a written person, and no judge from the replies to the person of a train
+    scenario; further people do not change that."""
     return zlib.crc32(person.id.encode()) % HELD_OUT == 0
 
 

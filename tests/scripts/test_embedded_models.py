@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -28,7 +29,7 @@ import torch
 from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
-import corpus, make_judge, make_policy
+import choose_replies, corpus, make_judge, make_policy
 
 torch.compile = lambda f, **_: f
 held_out_rows = make_judge.held_out_rows
@@ -63,6 +64,8 @@ make_policy --base smollm2 --whole --out teacher --vocab 1000 {TINY}
 make_policy --base smollm2 --teacher teacher --out policy {SHAPED} --all-until 0
 make_policy --start policy --out refined {TINY}
 make_judge --policy policy --base smollm2 --whole --out judge_teacher {TINY} --part even
+choose_replies --policy policy --judge judge_teacher --out chosen.jsonl --dialogues 3 --share 0.5 --device cpu
+make_policy --start policy --chosen chosen.jsonl --natural 1 --all-until 0 --out chosen {TINY}
 make_judge --policy policy --start --teacher judge_teacher --out judge {SHAPED} --part even
 make_judge --policy policy --judge judge --out judge_further {SHAPED} --part odd
 """
@@ -104,7 +107,7 @@ def test_a_teacher_has_all_layers_of_the_base_and_the_tokens_of_its_student(chai
     assert "teacher" in made_of(chain / student) and "teacher" not in made_of(chain / teacher)
 
 
-@pytest.mark.parametrize("name", ["policy", "refined", "judge", "judge_further"])
+@pytest.mark.parametrize("name", ["policy", "refined", "chosen", "judge", "judge_further"])
 def test_models_note_their_options(chain, name):
     assert made_of(chain / name)["options"]["out"] == name
 
@@ -168,8 +171,11 @@ from pathlib import Path
 with open("{log}", "a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\\n")
 out = Path(sys.argv[sys.argv.index("--out") + 1])
-out.mkdir(exist_ok=True)
-(out / "tokenizer.json").touch()
+if out.suffix:
+    out.touch()
+else:
+    out.mkdir(exist_ok=True)
+    (out / "tokenizer.json").touch()
 """
 
 
@@ -190,10 +196,10 @@ def test_every_option_of_the_gpu_script_exists(tmp_path, monkeypatch):
     commands = run_gpu_script(tmp_path)
     for script, *options in commands:
         monkeypatch.setattr(sys, "argv", [script, *options])
-        {"make_policy": make_policy, "make_judge": make_judge}[Path(script).stem].arguments()
-    assert len(commands) == 6
+        importlib.import_module(Path(script).stem).arguments()
+    assert len(commands) == 7
 
 
 def test_the_gpu_script_makes_nothing_twice(tmp_path):
-    assert len(run_gpu_script(tmp_path)) == 6
+    assert len(run_gpu_script(tmp_path)) == 7
     assert not run_gpu_script(tmp_path)
