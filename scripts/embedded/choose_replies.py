@@ -12,16 +12,17 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from corpus import in_parallel, sayable_replies, stays_with
-from dialogues import NOTHING, Exchange, Talk
+from corpus import in_parallel, on_all_cores, sayable_replies, stays_with
+from dialogues import NOTHING, Exchange, Talk, opening
 from documents import is_clean_reply, is_short
-from make_judge import STEPS, Encoder
+from make_judge import STEPS, Encoder, Row
 from make_policy import GOODNESS, TURNS
 from small import ASSISTANT, END, PAD, USER, mixed_precision
 from texts import natural_people
@@ -30,13 +31,14 @@ from transformers import LlamaForCausalLM
 
 SEEN = 3
 """Exchanges before the line that policy and judge read."""
-SAMPLES, TEMPERATURE, LONGEST = 12, 0.8, 24
+SAMPLES, TEMPERATURE, LONGEST = 16, 0.8, 24
 AT_ONCE = {"cuda": 256, "cpu": 16}
 """Lines that are answered in one batch."""
 ROW_TOKENS = {"cuda": 65536, "cpu": 4096}
 """Tokens that are judged in one batch."""
-OF_A_PLACE = 2
-"""Most replies that are kept of one place in a dialogue."""
+ENCODED_AT_ONCE = 500
+OF_AN_OPENING = 0.02
+"""Largest share of replies that begin with the same three words."""
 MISUNDERSTOOD = 1, slice(2, None)
 """Where the levels say that a reply has nothing to do with the line: regression of C, the second place, by 2 or more."""
 GOOD_ABOVE = -1.0
@@ -55,14 +57,21 @@ class Choice:
 
 
 def places(dialogues: int, seed: int) -> list[list[Exchange]]:
-    """Return the last exchanges of parts of dialogues; the reply of the very last one is to be replaced."""
+    """Return the last exchanges of parts of dialogues that end with a line of a story; the reply to it is to be replaced.
+    Where a person is wary, the policy finds something sensible by itself."""
     people = sayable_replies(natural_people())
 
     def play(rng: random.Random) -> list[Exchange]:
         return Talk(rng.choice(people), rng, people, GOODNESS).play(rng.choice(TURNS))
 
     talks = in_parallel(play, dialogues, f"choose/{seed}")
-    return [talk[max(0, n - SEEN) : n + 1] for talk in talks for n in range(len(talk))]
+    story = {line.text for person in people for line in person.of_mood("story")}
+    return [
+        talk[max(0, n - SEEN) : n + 1]
+        for talk in talks
+        for n, exchange in enumerate(talk)
+        if exchange.line in story
+    ]
 
 
 @torch.no_grad()
@@ -124,10 +133,16 @@ def judged(
     model = LlamaForCausalLM.from_pretrained(judge, dtype=torch.float32).to(device).eval()
     head = model.lm_head.weight[torch.tensor(encoder.form.options[0], device=device)].float()
     steps = torch.tensor(STEPS)
-    rows = []
-    for place, reply in replies:
-        *before, last = contexts[place]
-        rows.append(encoder.row("medium", [*before, Exchange(last.line, reply, "vague", NOTHING)]))
+
+    def rows_from(first: int) -> list[Row]:
+        some = replies[first : first + ENCODED_AT_ONCE]
+        shown = ((contexts[place], reply) for place, reply in some)
+        return [
+            encoder.row("medium", [*before, Exchange(last.line, reply, "vague", NOTHING)])
+            for (*before, last), reply in shown
+        ]
+
+    rows = on_all_cores(rows_from, range(0, len(replies), ENCODED_AT_ONCE))
     order = sorted(range(len(rows)), key=lambda n: len(rows[n].ids))
     choices: list[Choice] = []
     while order:
@@ -152,13 +167,19 @@ def judged(
 
 
 def best(choices: Sequence[Choice], share: float) -> list[Choice]:
-    """Return the most sensible share of the choices, few of each place, and no reply to a line twice."""
+    """Return a reply for that share of the places where the best reply is most sensible. No reply to a line is there twice,
+    and few begin alike: a judge finds the same safe sentences best everywhere."""
+    count = round(len({choice.place for choice in choices}) * share)
     kept: dict[tuple[str, str], Choice] = {}
-    of_place: dict[int, int] = {}
-    for choice in sorted(choices, key=lambda choice: -choice.sense)[: round(len(choices) * share)]:
-        if of_place.get(choice.place, 0) < OF_A_PLACE and (choice.line, choice.reply) not in kept:
-            kept[choice.line, choice.reply] = choice
-            of_place[choice.place] = of_place.get(choice.place, 0) + 1
+    done: set[int] = set()
+    begun = Counter[str]()
+    for choice in sorted(choices, key=lambda choice: -choice.sense):
+        key, start = (choice.line, choice.reply), opening(choice.reply)
+        again = choice.place in done or key in kept or begun[start] > count * OF_AN_OPENING
+        if len(kept) < count and not again:
+            kept[key] = choice
+            done.add(choice.place)
+            begun[start] += 1
     return list(kept.values())
 
 
@@ -169,8 +190,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--policy", type=Path, required=True, help="folder of the policy that replies")
     parser.add_argument("--judge", type=Path, required=True, help="folder of a judge of make_judge.py")
     parser.add_argument("--out", type=Path, required=True, help="file to write (.jsonl)")
-    parser.add_argument("--dialogues", type=int, default=4000, help="dialogues in which the policy replies")
-    parser.add_argument("--share", type=float, default=0.08, help="share of the replies to keep")
+    parser.add_argument("--dialogues", type=int, default=5000, help="dialogues in which the policy replies")
+    parser.add_argument("--share", type=float, default=0.6, help="share of the lines to keep a reply of")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()

@@ -35,7 +35,7 @@ EXCHANGED = 0.3
 TURNS = (3, 6, 8, 10, 14)
 """Turns of a dialogue that a judge learns from."""
 NONSENSE = "nonsense"
-T = TypeVar("T")
+S, T = TypeVar("S"), TypeVar("T")
 PolicyReplies = dict[str, list[tuple[str, str]]]
 """Kinds and replies of policies by line; the kind is NONSENSE where a reply makes no sense."""
 
@@ -204,20 +204,28 @@ def draw_dialogue(rng: random.Random, corpus: Corpus, turns: int = 0) -> Drawn:
     return Drawn(person.id, policy, talk.threshold, talk.play(turns or rng.choice(TURNS)))
 
 
-_make: Callable[[random.Random], object]
+_work: Callable[[object], list[object]]
 
 
-def _shard(job: tuple[str, int]) -> list[object]:
-    rng = random.Random(job[0])
-    return [_make(rng) for _ in range(job[1])]
+def _do(job: object) -> list[object]:
+    return _work(job)
+
+
+def on_all_cores(work: Callable[[S], list[T]], jobs: Sequence[S]) -> list[T]:
+    """Return what `work` returns for all jobs, in their order."""
+    global _work
+    _work = work  # type: ignore[assignment]
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
+        return [item for items in pool.imap(_do, jobs) for item in items]  # type: ignore[misc]
 
 
 def in_parallel(make: Callable[[random.Random], T], count: int, seed: str, shard: int = 250) -> list[T]:
     """Return `count` items, made on all cores. The result does not depend on the number of cores."""
-    global _make
-    _make = make
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     nouns()  # once, not in every process
-    jobs = [(f"{seed}/{k}", min(shard, count - k)) for k in range(0, count, shard)]
-    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
-        return [item for items in pool.imap(_shard, jobs) for item in items]  # type: ignore[misc]
+
+    def shard_of(first: int) -> list[T]:
+        rng = random.Random(f"{seed}/{first}")
+        return [make(rng) for _ in range(min(shard, count - first))]
+
+    return on_all_cores(shard_of, range(0, count, shard))
