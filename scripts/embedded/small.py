@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 PAD, END, SYSTEM, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"
 MARKS = (PAD, END, SYSTEM, USER, ASSISTANT)
-CONTEXT = 4096
+CONTEXT = 3072
 HEAD = 64
 EMBEDDING_STD = 0.03
 CPU_ATTENTION = "eager"

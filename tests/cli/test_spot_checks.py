@@ -29,7 +29,7 @@ def check(model, **more):
 
 @pytest.mark.slow
 def test_a_local_model_checks_the_scripted_judge_and_its_limit_ends_the_run(policy, cast_model, tmp_path):
-    tiny = (*small.SMALL, f"model.source={policy}", "optim.steps=1", "eval.every=0")
+    tiny = (*small.SMALL, f"model.source={policy}", "optim.steps=1", "eval.every=0", "roles.context=8192")
     out = ("--out", tmp_path / "run")
     done = mapo("train", "pocket", *tiny, check(cast_model, window=20, limit=0.9), *out)
     assert done.returncode != 0
