@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dialogues import Exchange, Talk, is_sentence
 from documents import is_clean_reply, is_short, words
@@ -35,6 +35,8 @@ EXCHANGED = 0.3
 TURNS = (3, 6, 8, 10, 14)
 """Turns of a dialogue that a judge learns from."""
 NONSENSE = "nonsense"
+STRICT_FROM = 22400
+"""Place of the first verdict of `sense.jsonl` that is strict: what is merely odd is nonsense."""
 S, T = TypeVar("S"), TypeVar("T")
 PolicyReplies = dict[str, list[tuple[str, str]]]
 """Kinds and replies of policies by line; the kind is NONSENSE where a reply makes no sense."""
@@ -133,7 +135,7 @@ def tokenizer_texts(people: Sequence[Person]) -> list[str]:
     return [*rows, *[form] * 200]
 
 
-def verdicts() -> list[dict[str, object]]:
+def verdicts() -> list[dict[str, Any]]:
     """Return the replies of `sense.jsonl`, with the lines before them and what was said of each: 1 for sense, 0 for
     nonsense, or the kind of a reply that makes sense."""
     return [json.loads(row) for row in (HERE / "sense.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -4,9 +4,9 @@
 #     bash scripts/embedded/make_gpu.sh SMOLLM2 OUT
 #
 # SMOLLM2 is the folder of SmolLM2-135M-Instruct (mapo fetch smollm2). OUT gets policy/, judge/ and judge_2/. In teacher/ and
-# judge_teacher/ is SmolLM2 after learning the replies and their levels, in policy_1/ the policy before it learned from its own
-# best replies (chosen.jsonl). What is already in OUT is not made again, so an interrupted run continues. PYTHON names another
-# interpreter than .venv/bin/python.
+# judge_teacher/ is SmolLM2 after learning the replies and their levels, in policy_1/ the policy before it learned the replies in
+# its reach alone. What is already in OUT is not made again, so an interrupted run continues. PYTHON names another interpreter
+# than .venv/bin/python.
 set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: bash scripts/embedded/make_gpu.sh SMOLLM2 OUT" >&2; exit 2; }
 base=$(realpath "$1") out=$(realpath -m "$2")
@@ -42,10 +42,7 @@ step judge_2 make_judge.py "${people[@]}" --part odd --seed 2 --start \
 both
 step judge make_judge.py "${people[@]}" --part even --seed 1 --start --teacher "$out/judge_teacher" \
     --dialogues 160000 --tokens 70e6 --batch 24576 --dropout 0.15 &
-{
-    step chosen.jsonl choose_replies.py --policy "$out/policy_1" --judge "$out/judge_teacher"
-    step policy make_policy.py --start "$out/policy_1" --chosen "$out/chosen.jsonl" --natural 0.9 --all-until 0 \
-        --exchanged 0.5 --dropout 0.1 --dialogues 60000 --tokens 20e6 --batch 32768 --lr 8e-4
-} &
+step policy make_policy.py --start "$out/policy_1" --reachable 0.45 --natural 1 --all-until 0 --exchanged 0.4 \
+    --dropout 0.1 --dialogues 60000 --tokens 20e6 --batch 16384 --lr 6e-4 &
 both
 echo "$(date +%T) ready: $out/policy $out/judge $out/judge_2"

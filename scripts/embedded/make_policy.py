@@ -15,26 +15,16 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import random
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from corpus import (
-    NONSENSE,
-    in_parallel,
-    is_sayable,
-    policy_replies,
-    sayable_replies,
-    tokenizer_texts,
-    with_replies,
-)
+from corpus import in_parallel, sayable_replies, tokenizer_texts, with_replies
 from dialogues import COMMON, SMALL, Talk
 from documents import is_clean_reply
+from forms import reachable_people
 from nouns import exchanged
 from small import (
     ASSISTANT,
@@ -55,7 +45,6 @@ from small import (
     whole_model,
 )
 from texts import (
-    Line,
     Person,
     held_out_natural_people,
     held_out_people,
@@ -164,9 +153,10 @@ def arguments() -> argparse.Namespace:
         "--natural", type=float, default=0.0, help="share of dialogues with natural replies alone"
     )
     parser.add_argument(
-        "--chosen",
-        type=Path,
-        help="file of choose_replies.py, whose replies take the place of the natural ones to the same lines",
+        "--reachable",
+        type=float,
+        default=0.0,
+        help="least chance that a small policy makes sense with natural replies of this form (forms.py)",
     )
     parser.add_argument(
         "--all-until", type=float, default=ALL_UNTIL, help="part in which all replies are learned"
@@ -231,23 +221,6 @@ def starting_model(args: argparse.Namespace, people: Sequence[Person]) -> tuple[
     return model, tokenizer
 
 
-def with_chosen(people: Sequence[Person], file: Path) -> list[Person]:
-    """Return the people with only those replies that were found to make sense, by a judge (`file`) or by a reader, at
-    lines that have some, and their own at the others."""
-    chosen: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for row in file.read_text(encoding="utf-8").splitlines():
-        entry = json.loads(row)
-        chosen[entry["line"]].append((entry["kind"], entry["reply"]))
-    for line, pairs in policy_replies(lambda *_: NONSENSE).items():
-        chosen[line] += [pair for pair in pairs if pair[0] != NONSENSE]
-
-    def with_best(line: Line) -> Line:
-        best = [pair for pair in chosen[line.text] if is_sayable(line.text, *pair)]
-        return replace(line, replies=best) if best else line
-
-    return [Person(p.id, [with_best(line) for line in p.lines], p.things) for p in people]
-
-
 def main() -> None:
     args = arguments()
     torch.manual_seed(args.seed)
@@ -257,9 +230,7 @@ def main() -> None:
         "held_out_loss": sayable_replies(held_out_people()),
         "held_out_natural_loss": sayable_replies(held_out_natural_people()),
     }
-    natural = sayable_replies(natural_people())
-    if args.chosen:
-        natural = with_chosen(natural, args.chosen)
+    natural = reachable_people(args.reachable) if args.reachable else sayable_replies(natural_people())
     model, tokenizer = starting_model(args, everybody)
     teacher = load_teacher(args.teacher, tokenizer, args.device) if args.teacher else None
     encoder = Encoder(tokenizer)

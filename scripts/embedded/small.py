@@ -28,8 +28,8 @@ MARKS = (PAD, END, SYSTEM, USER, ASSISTANT)
 CONTEXT = 3072
 HEAD = 64
 EMBEDDING_STD = 0.03
-CPU_ATTENTION = "eager"
-"""Compiled, it is faster on CPUs than the fused kernel."""
+CPU_ATTENTION = "sdpa"
+
 COMPILED_ROW = 512
 """Longest row of a compiled step on a CPU: from 768 tokens on, torch 2.13 computes gradients that are not numbers."""
 CPU_INFO = Path("/proc/cpuinfo")

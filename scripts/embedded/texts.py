@@ -1,8 +1,9 @@
 """The texts that the embedded models learn from: people, what they say, and replies of known kinds.
 
-`people/*.toml` are written stories. `replies/*.txt` and `natural/*.txt` are written replies to them and to the train
-scenarios of the package, one per line: `PERSON LABEL KIND REPLY`. The natural ones are short sentences, as they would be
-spoken, and the last that the policy learns. Validation and test scenarios are never read.
+`people/*.toml` are written stories. `replies/*.txt`, `natural/*.txt` and `pieces/*.txt` are written replies to them and to
+the train scenarios of the package, one per line: `PERSON LABEL KIND REPLY`. The natural ones are short sentences, as they
+would be spoken. Those of `pieces`, the last that the policy learns, have a piece of the line, with plain words around it.
+Validation and test scenarios are never read.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ EMPATHY = HERE.parents[1] / "mapo" / "domains" / "empathy"
 GOOD = ("detail", "ask", "feel", "beneath", "link", "affirm", "step", "room")
 POOR = ("advice", "order", "console", "self", "misread", "dismiss", "vague")
 KINDS = GOOD + POOR
+
+FOLDERS = ("replies", "natural", "pieces")
 
 HELD_OUT = 14
 """About one written person in so many is held out from everything that is trained."""
@@ -97,17 +100,17 @@ def people_with(*folders: str) -> tuple[list[Person], list[Person]]:
 
 def written_people() -> list[Person]:
     """Return the people of `people/*.toml` with all replies written to them."""
-    return people_with("replies", "natural")[0]
+    return people_with(*FOLDERS)[0]
 
 
 def train_scenarios() -> list[Person]:
     """Return the people of the package's train scenarios with the replies written to them."""
-    return people_with("replies", "natural")[1]
+    return people_with(*FOLDERS)[1]
 
 
-def natural_people() -> list[Person]:
-    """Return the people that models may learn from, with their natural replies and the lines that have some."""
-    written, scenarios = people_with("natural")
+def natural_people(folder: str = "natural") -> list[Person]:
+    """Return the people that models may learn from, with the replies of a folder and the lines that have some."""
+    written, scenarios = people_with(folder)
     return _answered([*(person for person in written if not is_held_out(person)), *scenarios])
 
 

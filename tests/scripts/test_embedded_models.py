@@ -29,7 +29,7 @@ import torch
 from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
-import choose_replies, corpus, make_judge, make_policy
+import corpus, make_judge, make_policy
 
 torch.compile = lambda f, **_: f
 held_out_rows = make_judge.held_out_rows
@@ -64,8 +64,7 @@ make_policy --base smollm2 --whole --out teacher --vocab 1000 {TINY}
 make_policy --base smollm2 --teacher teacher --out policy {SHAPED} --all-until 0
 make_policy --start policy --out refined {TINY}
 make_judge --policy policy --base smollm2 --whole --out judge_teacher {TINY} --part even
-choose_replies --policy policy --judge judge_teacher --out chosen.jsonl --dialogues 3 --share 0.5 --device cpu
-make_policy --start policy --chosen chosen.jsonl --natural 1 --all-until 0 --out chosen {TINY}
+make_policy --start policy --reachable 0.4 --natural 1 --all-until 0 --out reachable {TINY}
 make_judge --policy policy --start --teacher judge_teacher --out judge {SHAPED} --part even
 make_judge --policy policy --judge judge --out judge_further {SHAPED} --part odd
 """
@@ -107,7 +106,7 @@ def test_a_teacher_has_all_layers_of_the_base_and_the_tokens_of_its_student(chai
     assert "teacher" in made_of(chain / student) and "teacher" not in made_of(chain / teacher)
 
 
-@pytest.mark.parametrize("name", ["policy", "refined", "chosen", "judge", "judge_further"])
+@pytest.mark.parametrize("name", ["policy", "refined", "reachable", "judge", "judge_further"])
 def test_models_note_their_options(chain, name):
     assert made_of(chain / name)["options"]["out"] == name
 

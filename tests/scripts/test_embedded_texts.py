@@ -312,13 +312,14 @@ def test_the_kind_of_most_written_replies_is_named_from_their_words():
     assert right / len(pairs) > 0.6  # there are 15 kinds
 
 
-def test_natural_replies_are_clean_and_of_both_sorts():
-    people = texts.natural_people()
+@pytest.mark.parametrize("folder", ["natural", "pieces"])
+def test_short_replies_are_clean_and_of_both_sorts(folder):
+    people = texts.natural_people(folder)
     assert len(people) > 1000
     assert not {p.id for p in people} & {p.id for p in texts.held_out_people()}
     pairs = [(line.text, *pair) for p in people for line in p.lines for pair in line.replies]
     assert not [reply for line, _, reply in pairs if not documents.is_clean_reply(reply, line)]
-    assert {kind for _, kind, _ in pairs} >= {*texts.KINDS} - {"link"}
+    assert {kind for _, kind, _ in pairs} >= {*texts.KINDS} - {"link", "room"}
 
 
 @pytest.mark.parametrize(
