@@ -158,10 +158,9 @@ def policy_replies(name_kind: Callable[[str, str], str]) -> PolicyReplies:
     not."""
     replies: PolicyReplies = defaultdict(list)
     for row in verdicts():
-        lines, reply, verdict = row["lines"], str(row["reply"]), row["sense"]
-        assert isinstance(lines, list)
+        lines, reply, verdict = row["lines"], row["reply"], row["sense"]
         if verdict in KINDS:
-            replies[lines[-1]].append((str(verdict), reply))
+            replies[lines[-1]].append((verdict, reply))
         elif verdict in (0, 1):
             replies[lines[-1]].append((name_kind(lines[-1], reply) if verdict else NONSENSE, reply))
     return dict(replies)

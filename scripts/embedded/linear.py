@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-BATCH, RATE = 512, 0.2
+BATCH, LEARNING_RATE = 512, 0.2
 Rows = Sequence[Sequence[str]]
 """Features of each text, as strings."""
 
@@ -17,11 +17,10 @@ def train_linear(
     rows: Rows, labels: Sequence[int], *, classes: int, buckets: int, passes: int = 1, decay: float = 0.0
 ) -> Callable[[Rows], torch.Tensor]:
     """Return a function that gives the probabilities of the classes, learned from the labels of `rows`."""
-    torch.manual_seed(0)
     hashed = [_hashed(row, buckets) for row in rows]
-    weights = torch.nn.EmbeddingBag(buckets, classes, mode="sum")
-    torch.nn.init.zeros_(weights.weight)
-    optimizer = torch.optim.Adagrad(weights.parameters(), lr=RATE)
+    zeros = torch.zeros(buckets, classes)
+    weights = torch.nn.EmbeddingBag.from_pretrained(zeros, freeze=False, mode="sum")
+    optimizer = torch.optim.Adagrad(weights.parameters(), lr=LEARNING_RATE)
     rng, order = random.Random(0), list(range(len(rows)))
     for _ in range(passes):
         rng.shuffle(order)

@@ -4,8 +4,8 @@
 #     bash scripts/embedded/make_gpu.sh SMOLLM2 OUT
 #
 # SMOLLM2 is the folder of SmolLM2-135M-Instruct (mapo fetch smollm2). OUT gets policy/, judge/ and judge_2/. In teacher/ and
-# judge_teacher/ is SmolLM2 after learning the replies and their levels, in policy_1/ the policy before it learned the replies in
-# its reach alone. What is already in OUT is not made again, so an interrupted run continues. PYTHON names another interpreter
+# judge_teacher/ is SmolLM2 after learning the replies and their levels, in policy_1/ the policy before step 3
+# of the README. What is already in OUT is not made again, so an interrupted run continues. PYTHON names another interpreter
 # than .venv/bin/python.
 set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: bash scripts/embedded/make_gpu.sh SMOLLM2 OUT" >&2; exit 2; }

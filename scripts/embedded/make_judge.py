@@ -33,9 +33,9 @@ from kinds import train_namer
 from small import (
     ASSISTANT,
     CONTEXT,
-    CPU_ATTENTION,
     Batch,
     add_dropout,
+    attention,
     cut_embeddings,
     fast,
     load_teacher,
@@ -300,7 +300,7 @@ def main() -> None:
     long = pool(LONG_TURNS, args.dialogues // 15, LONG_ROW)
     model = starting_model(args, tokenizer)
     add_dropout(model, args.dropout)
-    model.set_attn_implementation(CPU_ATTENTION if args.device == "cpu" else "sdpa")
+    model.set_attn_implementation(attention(args.device))
     model.to(args.device)
     kind_head = torch.nn.Linear(model.config.hidden_size, len(ALL_KINDS)).to(args.device)
     size = sum(p.numel() for p in model.parameters())

@@ -24,16 +24,16 @@ import torch
 from corpus import in_parallel, sayable_replies, tokenizer_texts, with_replies
 from dialogues import COMMON, SMALL, Talk
 from documents import is_clean_reply
-from forms import reachable_people
 from nouns import exchanged
+from patterns import reachable_people
 from small import (
     ASSISTANT,
-    CPU_ATTENTION,
     END,
     MARKS,
     USER,
     Batch,
     add_dropout,
+    attention,
     cut_embeddings,
     cut_tokenizer,
     load_teacher,
@@ -155,8 +155,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--reachable",
         type=float,
-        default=0.0,
-        help="least chance that a small policy makes sense with natural replies of this form (forms.py)",
+        metavar="CHANCE",
+        help="of the natural replies, only those whose pattern makes sense with this probability, and those of pieces",
     )
     parser.add_argument(
         "--all-until", type=float, default=ALL_UNTIL, help="part in which all replies are learned"
@@ -174,6 +174,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
+    if args.reachable is not None and not 0 <= args.reachable <= 1:
+        parser.error(f"--reachable is a probability, not {args.reachable}.")
+    if args.reachable is not None and not args.natural:
+        parser.error("--reachable selects natural replies: it needs --natural.")
     of_whole = {
         "--width": args.width,
         "--layers": args.layers,
@@ -230,17 +234,21 @@ def main() -> None:
         "held_out_loss": sayable_replies(held_out_people()),
         "held_out_natural_loss": sayable_replies(held_out_natural_people()),
     }
-    natural = reachable_people(args.reachable) if args.reachable else sayable_replies(natural_people())
+    if args.reachable is None:
+        natural = sayable_replies(natural_people())
+    else:
+        natural = reachable_people(args.reachable)
     model, tokenizer = starting_model(args, everybody)
     teacher = load_teacher(args.teacher, tokenizer, args.device) if args.teacher else None
     encoder = Encoder(tokenizer)
 
     def text_of(people: Sequence[Person], count: int) -> Text:
         def make(rng: random.Random) -> Text:
-            person = rng.choice(natural if rng.random() < args.natural else people)
+            others = natural if rng.random() < args.natural else people
+            person = rng.choice(others)
             if rng.random() < args.exchanged:
                 person = exchanged(person, rng, rng.uniform(0.3, 0.9))
-            return encoder.encode(Talk(person, rng, people, GOODNESS), rng.choice(TURNS))
+            return encoder.encode(Talk(person, rng, others, GOODNESS), rng.choice(TURNS))
 
         ids, weights = zip(*in_parallel(make, count, f"policy/{args.seed}/{count}"), strict=True)
         return np.concatenate(ids), np.concatenate(weights)
@@ -249,7 +257,7 @@ def main() -> None:
     sayable = text_of(people, args.dialogues)
     every = every or sayable
     add_dropout(model, args.dropout)
-    model.set_attn_implementation(CPU_ATTENTION if args.device == "cpu" else "sdpa")
+    model.set_attn_implementation(attention(args.device))
     model.to(args.device)
     size = sum(p.numel() for p in model.parameters())
     print(

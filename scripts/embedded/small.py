@@ -28,8 +28,6 @@ MARKS = (PAD, END, SYSTEM, USER, ASSISTANT)
 CONTEXT = 3072
 HEAD = 64
 EMBEDDING_STD = 0.03
-CPU_ATTENTION = "sdpa"
-
 COMPILED_ROW = 512
 """Longest row of a compiled step on a CPU: from 768 tokens on, torch 2.13 computes gradients that are not numbers."""
 CPU_INFO = Path("/proc/cpuinfo")
@@ -166,11 +164,19 @@ def add_dropout(model: LlamaForCausalLM, share: float) -> None:
                 part.register_forward_hook(drop)
 
 
+def has_matrix_units() -> bool:
+    """Return whether this CPU has matrix units for bfloat16 (AMX)."""
+    return "amx_bf16" in CPU_INFO.read_text()
+
+
 def mixed_precision(device: str) -> torch.autocast:
-    """Return a context that computes in bfloat16 on GPUs and on CPUs with matrix units for it (AMX); on others it is slower."""
-    return torch.autocast(
-        device, torch.bfloat16, enabled=device != "cpu" or "amx_bf16" in CPU_INFO.read_text()
-    )
+    """Return a context that computes in bfloat16 on GPUs and on CPUs with matrix units for it; on others it is slower."""
+    return torch.autocast(device, torch.bfloat16, enabled=device != "cpu" or has_matrix_units())
+
+
+def attention(device: str) -> str:
+    """Return the fastest attention of transformers in a compiled step."""
+    return "eager" if device == "cpu" and has_matrix_units() else "sdpa"
 
 
 Batch = tuple[torch.Tensor, ...]

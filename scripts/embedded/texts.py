@@ -2,7 +2,7 @@
 
 `people/*.toml` are written stories. `replies/*.txt`, `natural/*.txt` and `pieces/*.txt` are written replies to them and to
 the train scenarios of the package, one per line: `PERSON LABEL KIND REPLY`. The natural ones are short sentences, as they
-would be spoken. Those of `pieces`, the last that the policy learns, have a piece of the line, with plain words around it.
+would be spoken. Those of `pieces` are such sentences too, most with a piece of the line and plain words around it.
 Validation and test scenarios are never read.
 """
 

@@ -127,6 +127,11 @@ def folder_of_model(name):
     [
         (["--start", "policy", "--width", "64"], "--width cannot be used with --start"),
         (["--start", "nowhere"], "nowhere is not the folder of a policy"),
+        (["--start", "policy", "--reachable", "0.5"], "it needs --natural"),
+        (
+            ["--start", "policy", "--reachable", "1.5", "--natural", "1"],
+            "is a probability, not 1.5",
+        ),
         (["--base", "nowhere"], "mapo fetch smollm2"),
         (["--start", "policy", "--whole"], "--start cannot be used with --whole"),
         (["--base", "nowhere", "--whole", "--layers", "4"], "--layers cannot be used with --whole"),

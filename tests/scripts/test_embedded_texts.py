@@ -319,7 +319,7 @@ def test_short_replies_are_clean_and_of_both_sorts(folder):
     assert not {p.id for p in people} & {p.id for p in texts.held_out_people()}
     pairs = [(line.text, *pair) for p in people for line in p.lines for pair in line.replies]
     assert not [reply for line, _, reply in pairs if not documents.is_clean_reply(reply, line)]
-    assert {kind for _, kind, _ in pairs} >= {*texts.KINDS} - {"link", "room"}
+    assert {kind for _, kind, _ in pairs} >= {*texts.KINDS} - {"link"}
 
 
 @pytest.mark.parametrize(
