@@ -155,10 +155,14 @@ def test_rows_keep_ids_and_weights_together(all_until, done, first, width):
     assert torch.equal(ids / 8, weights)
 
 
-@pytest.mark.parametrize(("flags", "dtype"), [("avx512_bf16", "float32"), ("amx_bf16 amx_tile", "bfloat16")])
-def test_cpus_without_matrix_units_compute_in_float32(tmp_path, monkeypatch, flags, dtype):
+@pytest.mark.parametrize(
+    ("flags", "dtype", "attention"),
+    [("avx512_bf16", "float32", "sdpa"), ("amx_bf16 amx_tile", "bfloat16", "eager")],
+)
+def test_cpus_without_matrix_units_compute_in_float32(tmp_path, monkeypatch, flags, dtype, attention):
     monkeypatch.setattr(small, "CPU_INFO", tmp_path / "cpuinfo")
     small.CPU_INFO.write_text(f"flags : fpu {flags} avx2\n")
     weights = torch.ones(4, 4)
     with small.mixed_precision("cpu"):
         assert (weights @ weights).dtype == getattr(torch, dtype)
+    assert small.attention("cpu") == attention and small.attention("cuda") == "sdpa"
