@@ -24,6 +24,7 @@ POOR = ("advice", "order", "console", "self", "misread", "dismiss", "vague")
 KINDS = GOOD + POOR
 
 FOLDERS = ("replies", "natural", "pieces")
+"""Folders of written replies."""
 
 HELD_OUT = 14
 """About one written person in so many is held out from everything that is trained."""

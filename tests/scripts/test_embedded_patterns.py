@@ -111,8 +111,8 @@ def test_clean_short_pieces_are_reachable_and_stand_in_order_of_the_story(reacha
         ("detail", "the harbour shut"),
         ("detail", "The harbour shut, and the harbour shut, and then the whole harbour shut."),
     ]
-    found = reachable({LINE: [("ask", SENSIBLE)]}, {OTHER: pieces})
-    assert list(found.items()) == [(OTHER, ["So the harbour shut."]), (LINE, [SENSIBLE])]
+    replies = reachable({LINE: [("ask", SENSIBLE)]}, {OTHER: pieces})
+    assert list(replies.items()) == [(OTHER, ["So the harbour shut."]), (LINE, [SENSIBLE])]
 
 
 def test_people_without_enough_of_a_story_are_left_out(reachable, monkeypatch):
